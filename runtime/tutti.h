@@ -1124,6 +1124,29 @@ int tutti_queue_end(tutti_queue *, int timeout_ms);
  * it. */
 const char *tutti_why(void);
 const char *tutti_version(void); /* "0.1.0" */
+
+/* ---- log lines ----
+ *
+ * The library writes lines about events to standard error, those that TUTTI_LOG asks for: "tutti: rank 3: warn: ...".
+ * Lines belong to the process, not to a job. Logging never blocks: lines that standard error does not take wait in a
+ * queue of 256 lines, and lines that find the queue full are counted; a line says later how many were lost. */
+typedef enum tutti_log_level { TUTTI_LOG_ERROR, TUTTI_LOG_WARN, TUTTI_LOG_INFO, TUTTI_LOG_DEBUG } tutti_log_level;
+typedef struct tutti_log_line {
+	tutti_log_level level;
+	int rank;             /* in the job; -1: the line is not about a job, or the rank is not known yet */
+	double time_s;        /* seconds since 1970, by this host's clock */
+	char text[512];
+	uint64_t reserved[4]; /* 0 */
+} tutti_log_line;
+/* From now on the program takes the lines, and standard error gets none. Returns a descriptor that is readable while
+ * lines wait, or -errno. Does not block. A child of fork() begins without it: its lines go to standard error.
+ *   -EBUSY: the program takes the lines already. -EMFILE. */
+int tutti_log_open(void);
+/* Takes the oldest line. Returns 1; 0: no line waits. Does not block. -EINVAL: tutti_log_open was not called. */
+int tutti_log_next(tutti_log_line *line);
+/* Closes the descriptor. Lines that wait, and all later lines, go to standard error. The end of the process does the
+ * same. */
+void tutti_log_close(void);
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

@@ -94,10 +94,22 @@ void tt_sum_add(struct tt_sum *, const void *bytes, size_t len);
 uint64_t tt_sum_end(const struct tt_sum *);
 uint64_t tt_sum64(const void *bytes, size_t len);
 
-/* log.c: one line per event on stderr, and the sentence behind each thread's last error */
+/* log.c: one line per event on stderr or for the program, and the sentence behind each thread's last error */
 struct tt_sentence { char text[512]; };
-enum tt_level { TT_ERROR, TT_WARN, TT_INFO, TT_DEBUG };
-void tt_log(enum tt_level, const char *fmt, ...) TT_FORMAT(2, 3);
+enum tt_level {
+	TT_ERROR = TUTTI_LOG_ERROR, TT_WARN = TUTTI_LOG_WARN, TT_INFO = TUTTI_LOG_INFO, TT_DEBUG = TUTTI_LOG_DEBUG,
+};
+void tt_log(enum tt_level, const char *fmt, ...) TT_FORMAT(2, 3); /* never blocks */
+void tt_log_flush(uint64_t now); /* writes the lines that stderr did not take before; never blocks */
+void tt_log_read_level(void);    /* reads TUTTI_LOG. Without a call the first line does it */
+struct tt_speaker { /* a job; its lines carry its rank */
+	struct tt_speaker *next;
+	_Atomic int rank; /* -1: not known yet */
+};
+void tt_speaker_add(struct tt_speaker *);
+void tt_speaker_remove(struct tt_speaker *);
+/* The job that this thread, or fiber, has locked. NULL: none; then a line carries the rank of the process's only job */
+extern _Thread_local const struct tt_speaker *tt_speaker __attribute__((tls_model("initial-exec")));
 int tt_fail(int err, const char *fmt, ...) TT_FORMAT(2, 3); /* stores this thread's sentence; returns err */
 void tt_remember(const char *sentence); /* stores a sentence that another thread has made */
 const char *tt_why(void);               /* this thread's last sentence; "": none */

@@ -57,6 +57,7 @@ static void warn_of_unknown(void)
 int tt_settings_load(struct tt_settings *all)
 {
 	memset(all, 0, sizeof *all);
+	tt_log_read_level();
 	warn_of_unknown();
 	for (int i = 0; i < TT_SETTINGS; i++) {
 		const char *value = tt_env((enum tt_setting)i);

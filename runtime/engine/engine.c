@@ -65,6 +65,7 @@ void tt_lock(struct tt_job *job)
 {
 	tt_ticket_lock_take(&job->engine.lock);
 	count(&job->engine.visits, 2);
+	tt_speaker = &job->speaker;
 }
 
 void tt_unlock(struct tt_job *job)
@@ -72,6 +73,7 @@ void tt_unlock(struct tt_job *job)
 	if (job->engine.news)
 		wake_the_ready(&job->engine);
 	alert_sleepers(job);
+	tt_speaker = NULL;
 	tt_ticket_lock_release(&job->engine.lock);
 }
 
@@ -124,8 +126,10 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 	for (int i = 0; i < e->count; i++)
 		if (!near || e->nets[i]->cheap_poll)
 			n += poll_net(job, e->nets[i]);
-	if (!near)
+	if (!near) {
 		atomic_store_explicit(&e->looked, now, memory_order_relaxed);
+		tt_log_flush(now);
+	}
 	n += run_timers(e, now);
 	for (int i = 0; i < e->polls; i++)
 		n += e->poll[i](job);
@@ -416,6 +420,7 @@ static void run_background(void *arg)
 	struct tt_job *job = arg;
 	struct tt_engine *e = &job->engine;
 
+	tt_speaker = &job->speaker;
 	tt_ticket_lock_take(&e->lock);
 	while (!e->stopping) {
 		e->errand = false;

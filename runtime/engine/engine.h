@@ -308,6 +308,7 @@ struct tt_job {
 	uint64_t silence, timeout; /* TUTTI_SILENCE and TUTTI_TIMEOUT, in nanoseconds */
 	uint64_t id;           /* the job's, in all messages */
 	uint32_t epoch;        /* the number of this rank's current life */
+	struct tt_speaker speaker; /* whose rank the log's lines carry */
 	uint8_t *here;         /* a page that fork() zeroes in the child */
 	struct tt_scratch scratch;
 	struct tt_place place;

@@ -79,6 +79,8 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	all->unnumbered = launch->unnumbered;
 	if (all->unnumbered)
 		job->rank = all->capacity - 1; /* until it has a number */
+	else
+		atomic_store(&job->speaker.rank, job->rank);
 	job->epoch = tt_epoch_now();
 	all->minority = tt_setting_is(&job->settings, TT_MINORITY, "yes");
 	return 0;
@@ -413,6 +415,7 @@ static int new_job(struct tt_job **out)
 		free(job);
 		return err;
 	}
+	tt_speaker_add(&job->speaker);
 	*out = job;
 	return 0;
 }
@@ -479,6 +482,7 @@ static void leave_job(struct tt_job *job)
 	tt_scratch_free(&job->scratch);
 	tt_place_close(job);
 	tt_unmark_owner(job);
+	tt_speaker_remove(&job->speaker);
 	free(job);
 }
 

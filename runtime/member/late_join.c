@@ -39,6 +39,7 @@ void tt_late_join_take_number(struct tt_job *job, int rank)
 	to->addr = me.addr;
 	to->epoch = me.epoch;
 	job->rank = rank;
+	atomic_store(&job->speaker.rank, rank);
 	tt_members(job)->unnumbered = false;
 }
 

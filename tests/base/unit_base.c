@@ -3,7 +3,11 @@
 #include "base/list.h"
 #include "base/pack.h"
 #include "tests/harness/cunit_main.h"
+#include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* files.c */
 
@@ -307,6 +311,232 @@ static void test_nearest(void)
 	CU_ASSERT_PTR_EQUAL(tt_nearest("rank", known, 4), known[3]);
 	CU_ASSERT_PTR_NULL(tt_nearest("wholly-different", known, 4));
 	CU_ASSERT_PTR_NULL(tt_nearest("rank", known, 0));
+}
+
+/* stderr is a pipe of one page, from begin_pipe() to end_pipe(). */
+static int kept_stderr, pipe_end;
+
+static void begin_pipe(void)
+{
+	int ends[2];
+
+	fflush(stderr);
+	kept_stderr = dup(STDERR_FILENO);
+	CU_ASSERT_EQUAL_FATAL(pipe2(ends, O_CLOEXEC), 0);
+	fcntl(ends[1], F_SETPIPE_SZ, 4096);
+	fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	dup2(ends[1], STDERR_FILENO);
+	close(ends[1]);
+	pipe_end = ends[0];
+}
+
+static void end_pipe(void)
+{
+	dup2(kept_stderr, STDERR_FILENO);
+	close(kept_stderr);
+	close(pipe_end);
+}
+
+/* All that stderr has been given, while what waits is written behind it. */
+static size_t drain(char *text, size_t size)
+{
+	size_t n = 0;
+
+	for (int idle = 0; idle < 3; idle++) {
+		ssize_t got = read(pipe_end, text + n, size - 1 - n);
+		if (got > 0) {
+			n += (size_t)got;
+			idle = -1;
+		}
+		tt_log_flush(tt_now() + (uint64_t)idle * 1000 * TT_MS);
+	}
+	text[n] = 0;
+	return n;
+}
+
+static void set_level(const char *level)
+{
+	setenv("TUTTI_LOG", level, 1);
+	tt_log_read_level();
+}
+
+static void test_log_never_blocks(void)
+{
+	enum { LINES = 600, SIZE = 1 << 20 };
+	char *text = malloc(SIZE), *at, last[80] = "";
+	int seen = 0, number, lost = 0;
+
+	begin_pipe();
+	alarm(60); /* a write that blocks ends the program */
+	for (int i = 0; i < LINES; i++)
+		tt_log(TT_WARN, "line %d %0200d", i, 0);
+	alarm(0);
+	drain(text, SIZE);
+	for (at = text; sscanf(at, "tutti: warn: line %d ", &number) == 1 && number == seen; at = strchr(at, '\n') + 1)
+		seen++;
+	CU_ASSERT_TRUE(seen >= 256 && seen < LINES);
+	sscanf(at, "tutti: warn: %d lines of the log are lost here: %70[^\n]", &lost, last);
+	CU_ASSERT_EQUAL(seen + lost, LINES);
+	CU_ASSERT_STRING_EQUAL(last, "standard error took none");
+	tt_log(TT_WARN, "and on");
+	drain(text, SIZE);
+	CU_ASSERT_STRING_EQUAL(text, "tutti: warn: and on\n");
+	end_pipe();
+	free(text);
+}
+
+/* A pipe without a reader raises SIGPIPE, a closed descriptor is an error. */
+static void test_log_without_a_reader(void)
+{
+	begin_pipe();
+	int end = pipe_end;
+
+	pipe_end = open("/dev/null", O_RDONLY);
+	close(end);
+	tt_log(TT_WARN, "nobody reads this");
+	close(STDERR_FILENO);
+	tt_log(TT_WARN, "nor this");
+	end_pipe();
+	tt_log_flush(tt_now());
+}
+
+static void test_log_names_rank_and_time(void)
+{
+	struct tt_speaker one, two;
+	char text[4096];
+	unsigned h, m, s, us;
+	int rank, n = 0;
+
+	begin_pipe();
+	tt_speaker_add(&one);
+	tt_log(TT_WARN, "a");
+	atomic_store(&one.rank, 3);
+	tt_log(TT_WARN, "b");
+	tt_speaker_add(&two); /* which of two jobs? */
+	atomic_store(&two.rank, 4);
+	tt_log(TT_WARN, "c");
+	tt_speaker = &two;
+	tt_log(TT_ERROR, "d");
+	tt_speaker = NULL;
+	tt_speaker_remove(&one);
+	tt_log(TT_WARN, "e");
+	drain(text, sizeof text);
+	CU_ASSERT_STRING_EQUAL(text, "tutti: warn: a\ntutti: rank 3: warn: b\ntutti: warn: c\n"
+	                             "tutti: rank 4: error: d\ntutti: rank 4: warn: e\n");
+	setenv("TUTTI_LOG", "info", 1); /* lines do not read it */
+	tt_log(TT_INFO, "f");
+	tt_log_read_level();
+	tt_log(TT_INFO, "g");
+	drain(text, sizeof text);
+	CU_ASSERT_EQUAL(sscanf(text, "tutti: %2u:%2u:%2u.%6u: rank %d: info: g\n%n", &h, &m, &s, &us, &rank, &n), 5);
+	CU_ASSERT_TRUE(n > 0 && !text[n] && rank == 4 && h < 24 && m < 60 && s < 60);
+	tt_speaker_remove(&two);
+	set_level("warn");
+	end_pipe();
+}
+
+static bool is_readable(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
+static void test_log_for_the_program(void)
+{
+	tutti_log_line l = { .rank = 7 };
+	char text[4096];
+
+	CU_ASSERT_EQUAL(tutti_log_next(&l), -EINVAL);
+	CU_ASSERT_PTR_NOT_NULL(strstr(tutti_why(), "tutti_log_open"));
+	begin_pipe();
+	int fd = tutti_log_open();
+	CU_ASSERT_TRUE_FATAL(fd >= 0);
+	CU_ASSERT_EQUAL(tutti_log_open(), -EBUSY);
+	CU_ASSERT_EQUAL(tutti_log_next(NULL), -EINVAL);
+	CU_ASSERT_EQUAL(tutti_log_next(&l), 0);
+	CU_ASSERT_FALSE(is_readable(fd));
+	tt_log(TT_ERROR, "one");
+	tt_log(TT_INFO, "not wanted");
+	tt_log(TT_WARN, "two");
+	CU_ASSERT_TRUE(is_readable(fd));
+	CU_ASSERT_EQUAL(tutti_log_next(&l), 1);
+	CU_ASSERT_TRUE(l.level == TUTTI_LOG_ERROR && l.rank == -1 && !strcmp(l.text, "one"));
+	CU_ASSERT_TRUE(l.time_s * 1e9 <= (double)tt_calendar() && l.time_s * 1e9 > (double)tt_calendar() - 6e10);
+	CU_ASSERT_TRUE(!l.reserved[0] && !l.reserved[3]);
+	CU_ASSERT_TRUE(is_readable(fd));
+	CU_ASSERT_EQUAL(tutti_log_next(&l), 1);
+	CU_ASSERT_TRUE(l.level == TUTTI_LOG_WARN && !strcmp(l.text, "two"));
+	CU_ASSERT_FALSE(is_readable(fd));
+	tt_log(TT_WARN, "three");
+	tutti_log_close();
+	CU_ASSERT_EQUAL(fcntl(fd, F_GETFD), -1);
+	CU_ASSERT_EQUAL(tutti_log_next(&l), -EINVAL);
+	tt_log(TT_WARN, "four");
+	tutti_log_close();
+	drain(text, sizeof text);
+	CU_ASSERT_STRING_EQUAL(text, "tutti: warn: three\ntutti: warn: four\n");
+	end_pipe();
+}
+
+static void test_log_counts_lost_lines(void)
+{
+	tutti_log_line l;
+	char want[16];
+	int n = 0;
+
+	CU_ASSERT_TRUE_FATAL(tutti_log_open() >= 0);
+	for (int i = 0; i < 300; i++)
+		tt_log(TT_WARN, "%d", i);
+	for (; tutti_log_next(&l) == 1 && n < 256; n++) {
+		snprintf(want, sizeof want, "%d", n);
+		CU_ASSERT_STRING_EQUAL(l.text, want);
+	}
+	CU_ASSERT_EQUAL(n, 256);
+	CU_ASSERT_STRING_EQUAL(l.text, "44 lines of the log are lost here: nobody took them in time");
+	CU_ASSERT_EQUAL(tutti_log_next(&l), 0);
+	tutti_log_close();
+}
+
+static _Atomic bool stop_logging;
+
+static void log_on(void *unused)
+{
+	(void)unused;
+	while (!stop_logging)
+		tt_log(TT_WARN, "a line of the other thread");
+}
+
+/* The child finds the log's lock free, whatever other threads of its parent did at that moment. */
+static void test_log_in_a_forked_child(void)
+{
+	struct tt_task *task;
+	int status, fd = tutti_log_open();
+	char text[4096];
+
+	begin_pipe();
+	stop_logging = false;
+	CU_ASSERT_EQUAL_FATAL(tt_spawn(log_on, NULL, &task), 0);
+	for (int i = 0; i < 200; i++) {
+		pid_t pid = fork();
+		if (pid == 0) {
+			alarm(20);
+			bool closed = fcntl(fd, F_GETFD) < 0;
+			if (i == 0)
+				tt_log(TT_WARN, "the child's");
+			tutti_log_close();
+			_exit(!closed || tutti_log_open() < 0);
+		}
+		CU_ASSERT_TRUE_FATAL(waitpid(pid, &status, 0) == pid && status == 0);
+	}
+	stop_logging = true;
+	tt_join(task);
+	drain(text, sizeof text);
+	CU_ASSERT_STRING_EQUAL(text, "tutti: warn: the child's\n");
+	for (tutti_log_line l; tutti_log_next(&l) > 0;)
+		continue;
+	tutti_log_close();
+	end_pipe();
 }
 
 /* env.c */
@@ -801,6 +1031,12 @@ static CU_TestInfo log_tests[] = {
 	{ "fail cuts long sentences", test_fail_cuts_long_sentences },
 	{ "each thread has its own sentence", test_each_thread_has_its_own_sentence },
 	{ "nearest", test_nearest },
+	{ "the log never blocks", test_log_never_blocks },
+	{ "the log without a reader", test_log_without_a_reader },
+	{ "the log names rank and time", test_log_names_rank_and_time },
+	{ "the log for the program", test_log_for_the_program },
+	{ "the log counts lost lines", test_log_counts_lost_lines },
+	{ "the log in a forked child", test_log_in_a_forked_child },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo env_tests[] = {

@@ -1152,10 +1152,39 @@ static void test_logged_once(void)
 		join_with(other_secret, 2, -EACCES, "TUTTI_SECRET");
 	}
 	keeps_going();
-	bool good = logged(0, "refused", false) == 1 && logged(0, "tutti: warn: ", false) == 1;
+	bool good = logged(0, "refused", false) == 1 && logged(0, "tutti: rank 0: warn: ", false) == 1;
 	WANT(good, "%d lines tell of refusals", logged(0, "refused", !good));
 	WANT(logged(1, "", false) == 0 && logged(2, "", false) == 0, "ranks that nobody bothered say %d and %d lines",
 	     logged(1, "", true), logged(2, "", true));
+	board->go = 1;
+	finish(NOBODY);
+}
+
+/* Rank 1's stderr is a pipe that nobody reads, and full. */
+static void program_unheard(tutti *job)
+{
+	static const char page[4096];
+	int ends[2];
+
+	if (my_rank == 1) {
+		EXPECT(pipe2(ends, O_CLOEXEC) == 0 && fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+		while (write(ends[1], page, sizeof page) > 0)
+			continue;
+		fcntl(ends[1], F_SETFL, 0);
+		dup2(ends[1], STDERR_FILENO);
+	}
+	program_besieged(job);
+}
+
+/* A line of its log would hold it up for ever, and the others would evict it. */
+static void test_unread_log(void)
+{
+	start((struct crew){ .size = 3, .timeout_ms = 10000, .program = program_unheard, .capture = true });
+	await(5, 0, NOBODY);
+	send_noise(1, false);
+	fake_handshake(1, TT_HELLO_SIZE, true);
+	sleep_ms(2 * silence_for(crew.timeout_ms, false));
+	keeps_going();
 	board->go = 1;
 	finish(NOBODY);
 }
@@ -1790,6 +1819,7 @@ static CU_TestInfo stop_tests[] = {
 static CU_TestInfo stranger_tests[] = {
 	{ "noise and half handshakes", test_strangers },
 	{ "logged once", test_logged_once },
+	{ "unread log", test_unread_log },
 	{ "a rank that is taken", test_same_rank },
 	{ "a crowd", test_crowd },
 	CU_TEST_INFO_NULL,

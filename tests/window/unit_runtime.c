@@ -2334,6 +2334,35 @@ static void test_pinned(void)
 			                                          .program = program_pinned }), 0);
 }
 
+/* Several ranks are in this process: each line carries the rank of the job that has said it. */
+static void program_logs(tutti *job)
+{
+	for (int i = 0; i < 20; i++) {
+		tt_lock(job->job);
+		tt_log(TT_WARN, "rank %d", tutti_rank(job));
+		tt_unlock(job->job);
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+}
+
+static void test_log(void)
+{
+	struct ranks run = { .size = 3, .wire = "sim", .seed = 3, .program = program_logs };
+	tutti_log_line l;
+	char said[32];
+	int n = 0;
+
+	CU_ASSERT_TRUE_FATAL(tutti_log_open() >= 0);
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	while (tutti_log_next(&l) == 1) {
+		snprintf(said, sizeof said, "rank %d", l.rank);
+		n += !strcmp(l.text, said);
+	}
+	tutti_log_close();
+	CU_ASSERT_TRUE(n > 0 && n % (3 * 20) == 0);
+}
+
 static CU_TestInfo window_tests[] = {
 	{ "memory", test_memory },
 	{ "memory and files", test_files },
@@ -2359,6 +2388,7 @@ static CU_TestInfo engine_tests[] = {
 	{ "event fd", test_event_fd },
 	{ "threads", test_threads },
 	{ "fork", test_fork },
+	{ "log", test_log },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo operation_tests[] = {

@@ -49,7 +49,8 @@ struct tt_sim_fiber {
 	struct tt_sim_event timer;
 	struct tt_sim_fiber *joiner, *older, *spare;
 	char *why;             /* tt_why() while the fiber does not run, ... */
-	struct tt_hook hook;   /* ... and its tt_hook */
+	struct tt_hook hook;   /* ... its tt_hook ... */
+	const struct tt_speaker *speaker; /* ... and its tt_speaker */
 	unsigned idle, naps;   /* calls of progress() in vain; sleeps of a program that gets nowhere */
 	bool runnable, ended, joined, late;
 	int valgrind_id;
@@ -182,13 +183,14 @@ static void announce_finish(struct tt_sim_world *w, struct tt_sim_fiber *me)
 	(void)w, (void)me;
 }
 
-/* tt_why() and tt_hook belong to a thread, and each fiber keeps its own. Without memory a fiber loses its sentence, no
- * more. */
+/* tt_why(), tt_hook and tt_speaker belong to a thread, and each fiber keeps its own. Without memory a fiber loses its
+ * sentence, no more. */
 static void keep_own(struct tt_sim_fiber *f)
 {
 	const char *why = tt_why();
 
 	f->hook = tt_hook;
+	f->speaker = tt_speaker;
 	if (!*why || (f->why && !strcmp(f->why, why)))
 		return;
 	free(f->why);
@@ -200,6 +202,7 @@ static void restore_own(struct tt_sim_fiber *f)
 	const char *mine = f->why ? f->why : "";
 
 	tt_hook = f->hook;
+	tt_speaker = f->speaker;
 	if (strcmp(mine, tt_why()))
 		tt_remember(mine);
 }
@@ -424,6 +427,7 @@ static struct tt_sim_fiber *start_fiber(struct tt_sim_world *w, struct tt_sim_ra
 	f->ended = f->joined = f->late = false;
 	f->idle = f->naps = 0;
 	f->hook = (struct tt_hook){ 0 };
+	f->speaker = NULL;
 	f->fake_stack = NULL;
 	tt_list_init(&f->node);
 	free(f->why);
