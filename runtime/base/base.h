@@ -108,7 +108,7 @@ struct tt_speaker { /* a job; its lines carry its rank */
 };
 void tt_speaker_add(struct tt_speaker *);
 void tt_speaker_remove(struct tt_speaker *);
-/* The job that this thread, or fiber, has locked. NULL: none; then a line carries the rank of the process's only job */
+/* The job that this thread, or fiber, has locked or joins. NULL: none; then a line carries the rank of the only job */
 extern _Thread_local const struct tt_speaker *tt_speaker __attribute__((tls_model("initial-exec")));
 int tt_fail(int err, const char *fmt, ...) TT_FORMAT(2, 3); /* stores this thread's sentence; returns err */
 void tt_remember(const char *sentence); /* stores a sentence that another thread has made */

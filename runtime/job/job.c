@@ -428,11 +428,13 @@ int tutti_join(const tutti_config *config, tutti **out)
 
 	if ((err = tt_given(out, "tutti_join: job")) || (err = new_job(&job)))
 		return err;
+	tt_speaker = &job->speaker;
 	err = resolve_settings(job, config, &launch);
 	if (!err) {
 		launch.over = choose_meeting(&job->settings, &launch);
 		err = set_up(job, &launch);
 	}
+	tt_speaker = NULL;
 	tt_launch_free(&launch);
 	if (!err)
 		err = tt_signal_begin(job);
