@@ -57,6 +57,10 @@
  * NULL. A NULL job, group, window, table or op, a NULL place for a result, and NULL memory of more than 0 bytes are
  * -EINVAL, and nothing has happened. Functions without a result ignore NULL.
  *
+ * Growth. Structs end with words named `reserved`, which are 0: later releases make members of them, and 0 means what
+ * the library did before. A function that takes such a struct returns -EINVAL for any other value there, and does
+ * nothing. Programs take a struct from the function that returns its defaults, or zero it, and set members.
+ *
  * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank. */
 #ifndef TUTTI_H
 #define TUTTI_H
@@ -66,6 +70,9 @@
 extern "C" {
 #endif
 #pragma GCC visibility push(default)
+
+/* This number changes with each release that a program built with an older tutti.h cannot use. */
+enum { TUTTI_ABI = 1 };
 
 typedef struct tutti tutti;               /* this process's place in a group of ranks, all of a job or a part of it;
                                            * several jobs may live in one process */
@@ -89,10 +96,13 @@ typedef struct tutti_config {
 	                           * job starts */
 	const char *boot;         /* "HOST:PORT" where rank 0 listens, and behind commas where others do, for one that
 	                           * joins when rank 0 is gone; NULL: rank and ranks are not looked at */
+	uint64_t reserved[8];
 } tutti_config;
 
-#define TUTTI_NEW_RANK (-1)
-#define TUTTI_NEVER (-1)
+enum {
+	TUTTI_NEW_RANK = -1,      /* for `rank`: join a job under way; the job gives the number */
+	TUTTI_NEVER = -1,         /* for times: no limit */
+};
 /* Returns the config of a program that sets nothing. The program sets the members that differ. */
 tutti_config tutti_config_defaults(void);
 
@@ -189,6 +199,7 @@ typedef struct tutti_peer {
 	char why_not[300];   /* the sentence why that is not the first of TUTTI_TRANSPORTS; "": it is */
 	double alive_s;      /* seconds since it joined, by both hosts' clocks; 0: not known, or it is gone */
 	tutti_what state;    /* JOINED: it is there, as far as is known */
+	uint64_t reserved[4];
 } tutti_peer;
 /* Gives what this rank knows of another rank of the group, of its present life. Connects to nobody. -EINVAL: no such
  * rank. */
@@ -199,6 +210,7 @@ typedef struct tutti_change {
 	tutti_what what;
 	int err;                                      /* what calls that need it return from now on; JOINED: 0 */
 	char why[200];                                /* the sentence */
+	uint64_t reserved[4];
 } tutti_change;
 /* Notes who comes and goes, in the whole job. Returns a descriptor that is readable while there are changes that nobody
  * has taken, or -errno. Ranks that went before are the first changes. Of more than 256 that nobody takes the oldest are
@@ -300,7 +312,7 @@ typedef struct tutti_tensor {
 	void *data;
 	size_t count; /* elements; 0: data may be NULL */
 	tutti_type type;
-} tutti_tensor;
+} tutti_tensor; /* never gets another member */
 /* Does so in place with n tensors, from 1 up, as if they were one vector, one behind another: one call instead of n,
  * and nothing has to be packed. tensors: of one type and with the same counts on all ranks; they do not overlap. The
  * list is read before the call returns, also with an op. -ENOTSUP: they are of several types. */
@@ -376,6 +388,7 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 typedef struct tutti_stat {
 	uint64_t ops, bytes, errors;  /* ops: that have ended, well or not */
 	double p50_us, p99_us, max_us, mean_us; /* 0 where nothing was timed */
+	uint64_t reserved[4];
 } tutti_stat;
 /* Gives what was done with this rank of the group; rank -1: with all of the job. -EINVAL. */
 int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *);
@@ -423,12 +436,12 @@ int tutti_stats_dump(tutti *, int fd);
  *             lr 0.001, beta1 0.9, beta2 0.999, epsilon 1e-8, weight_decay 0. Kingma and Ba, arXiv 1412.6980
  *   ADAMW     the same with g = scale d, after w -= lr weight_decay w
  *             as ADAM, but weight_decay 0.01. Loshchilov and Hutter, arXiv 1711.05101
- *   DCASGD    w -= lr (g + lambda g^2 (w - b)); b = w
- *             lr 0.01, lambda 0.1. Zheng et al., arXiv 1609.08326. b is for each worker the model that it has, which is
- *             the one that it found by its last push, or at first what the table was assigned (0 under
- *             TUTTI_BACKUP_FROM_ZERO)
- *   DCASGDA   s = momentum s + (1 - momentum) g^2; lambda / sqrt(s + epsilon) instead of lambda
- *             lr 0.01, lambda 0.1, momentum 0.95, epsilon 1e-7. Likewise; s for each worker
+ *   DCASGD    w -= lr (g + compensation g^2 (w - b)); b = w
+ *             lr 0.01, compensation 0.1. Zheng et al., arXiv 1609.08326, where compensation is lambda. b is for each
+ *             worker the model that it has, which is the one that it found by its last push, or at first what the
+ *             table was assigned (0 under TUTTI_BACKUP_FROM_ZERO)
+ *   DCASGDA   s = momentum s + (1 - momentum) g^2; compensation / sqrt(s + epsilon) instead of compensation
+ *             lr 0.01, compensation 0.1, momentum 0.95, epsilon 1e-7. Likewise; s for each worker
  *   FTRL      z = z + g - w (sqrt(n + g^2) - sqrt(n)) / alpha; n = n + g^2;
  *             w = 0 where |z| <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2)
  *             alpha 0.005, beta 1, l1 0, l2 0. McMahan et al., KDD 2013. To assign w sets z to what gives w under the
@@ -457,11 +470,12 @@ typedef struct tutti_update {
 	                          * gradients */
 	double learning_rate, weight_decay; /* from 0 up */
 	double momentum, rho;    /* from 0, below 1 */
-	double lambda;           /* from 0 up */
+	double compensation;     /* from 0 up */
 	double beta1, beta2;     /* from 0, below 1 */
 	double epsilon;          /* from 0 up; at 0 a gradient of 0 gives NaN */
 	double alpha;            /* above 0 */
 	double beta, l1, l2;     /* from 0 up */
+	uint64_t reserved[4];
 } tutti_update;
 /* Returns options that leave everything as the table has it. The program sets those that differ for a push. */
 tutti_update tutti_update_defaults(void);
@@ -478,10 +492,13 @@ typedef struct tutti_update_piece {
 	uint64_t t;              /* as above */
 	const tutti_update *options; /* the push's, else the table's; 0 where neither has set it */
 	void *arg;               /* own_arg */
+	uint64_t reserved[4];
 } tutti_update_piece;
 
-#define TUTTI_SHARED_STATE 1u      /* ADAGRAD, OWN: one state for all workers */
-#define TUTTI_BACKUP_FROM_ZERO 2u  /* DCASGD, DCASGDA: b is 0 at first, as Multiverso's was */
+enum {
+	TUTTI_SHARED_STATE = 1,     /* ADAGRAD, OWN: one state for all workers */
+	TUTTI_BACKUP_FROM_ZERO = 2, /* DCASGD, DCASGDA: b is 0 at first, as Multiverso's was */
+};
 typedef struct tutti_updater { /* a table's rule, from one of the functions below */
 	tutti_update_rule rule;
 	unsigned flags;          /* TUTTI_SHARED_STATE, TUTTI_BACKUP_FROM_ZERO, or-ed */
@@ -490,6 +507,7 @@ typedef struct tutti_updater { /* a table's rule, from one of the functions belo
 	void *own_arg;
 	int own_states;          /* arrays of state for each worker or, under TUTTI_SHARED_STATE, for all of them; at
 	                          * most 4 */
+	uint64_t reserved[4];
 } tutti_updater;
 /* Each returns a rule of the list above, with these options. An argument of NaN, and all other options, are as in the
  * list; options that are no argument are set in the result: updater.defaults.epsilon = 1e-6. */
@@ -503,8 +521,8 @@ tutti_updater tutti_adagrad(double learning_rate);
 tutti_updater tutti_rmsprop(double learning_rate);
 tutti_updater tutti_adam(double learning_rate);
 tutti_updater tutti_adamw(double learning_rate, double weight_decay);
-tutti_updater tutti_dcasgd(double learning_rate, double lambda);
-tutti_updater tutti_dcasgda(double learning_rate, double lambda);
+tutti_updater tutti_dcasgd(double learning_rate, double compensation);
+tutti_updater tutti_dcasgda(double learning_rate, double compensation);
 tutti_updater tutti_ftrl(double alpha);
 tutti_updater tutti_elastic(double alpha);
 tutti_updater tutti_own(void (*own)(const tutti_update_piece *), void *arg, int states);
@@ -564,6 +582,7 @@ typedef struct tutti_consistency {
 	tutti_mode mode;
 	int staleness;           /* SSP: pushes, from 0 up; else 0 */
 	int backup;              /* BSP: workers that a round does not wait for; else 0 */
+	uint64_t reserved[4];
 } tutti_consistency;
 typedef struct tutti_table_config { /* the same on all ranks */
 	tutti_type type;
@@ -587,26 +606,30 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	const char *load;        /* this rank's alone. A folder: as a server this rank begins with what the last save
 	                          * there has for its range, before anybody can use it: for a server that was started
 	                          * again. Where there is no save yet, as at the first start, -ENOENT. NULL: with 0 */
+	uint64_t reserved[8];
 } tutti_table_config;
-/* Values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0 until it is first pushed to; it lives
- * on server (key mod servers) of the list. Not with SNAPSHOTS, FRESH or CUT_MULTIVERSO. */
-#define TUTTI_TABLE_KEYS 1u
-/* Servers keep versions for tutti_table_snapshot. Of rows. */
-#define TUTTI_TABLE_SNAPSHOTS 2u
-/* Servers keep track of which rows each worker has not seen, for tutti_table_pull_fresh. Of rows; in BSP for workers
- * alone, and not with backup workers. */
-#define TUTTI_TABLE_FRESH 4u
-/* ... and a push makes rows fresh for its own worker, too, as in Multiverso's newer matrix. */
-#define TUTTI_TABLE_FRESH_OWN 8u
-/* Data within messages (rows, keys, shards of up to 32 KiB) goes without its zeros, where that is shorter; -0 becomes
- * 0. */
-#define TUTTI_TABLE_FILTER 16u
-/* Each server has count / servers rows, rounded down, and the last one the rest as well, as Multiverso has it; with
- * fewer rows than servers the first ones have one each. */
-#define TUTTI_TABLE_CUT_MULTIVERSO 32u
-/* Of f32: the delta that tutti_table_push and tutti_table_push_pull are given is bf16, half the bytes; values, rule and
- * state stay f32. Rows are not pushed by number. Not with KEYS, FILTER and the rules ASSIGN and ELASTIC. */
-#define TUTTI_TABLE_BF16_DELTAS 64u
+enum {
+	/* Values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0 until it is first pushed to; it
+	 * lives on server (key mod servers) of the list. Not with SNAPSHOTS, FRESH or CUT_MULTIVERSO. */
+	TUTTI_TABLE_KEYS = 1,
+	/* Servers keep versions for tutti_table_snapshot. Of rows. */
+	TUTTI_TABLE_SNAPSHOTS = 2,
+	/* Servers keep track of which rows each worker has not seen, for tutti_table_pull_fresh. Of rows; in BSP for
+	 * workers alone, and not with backup workers. */
+	TUTTI_TABLE_FRESH = 4,
+	/* ... and a push makes rows fresh for its own worker, too, as in Multiverso's newer matrix. */
+	TUTTI_TABLE_FRESH_OWN = 8,
+	/* Data within messages (rows, keys, shards of up to 32 KiB) goes without its zeros, where that is shorter; -0
+	 * becomes 0. */
+	TUTTI_TABLE_FILTER = 16,
+	/* Each server has count / servers rows, rounded down, and the last one the rest as well, as Multiverso has it;
+	 * with fewer rows than servers the first ones have one each. */
+	TUTTI_TABLE_CUT_MULTIVERSO = 32,
+	/* Of f32: the delta that tutti_table_push and tutti_table_push_pull are given is bf16, half the bytes; values,
+	 * rule and state stay f32. Rows are not pushed by number. Not with KEYS, FILTER and the rules ASSIGN and
+	 * ELASTIC. */
+	TUTTI_TABLE_BF16_DELTAS = 64,
+};
 /* Each returns the config of a table on all ranks, ASYNC and without flags; the program sets the members that differ:
  * `c = tutti_table_f32(n, tutti_adam(0.001)); c.consistency.mode = TUTTI_BSP;`. f32: an array of n; rows: `rows` rows
  * of `row` elements; keys: `row` elements under each key. */
@@ -639,6 +662,7 @@ typedef struct tutti_versions {
 	                          * rounds: as it was assigned) */
 	double age_ms;           /* of the oldest, by the clocks of its server and of this rank; 0 of version 0 */
 	uint64_t retries;        /* versions that had to be read anew */
+	uint64_t reserved[4];
 } tutti_versions;
 /* Reads one version of each server's range: all pushes that a server had when the version was made, each whole. In
  * rounds it is the same version of all ranges. A pull is faster, but sees the values as they change. values: count x
@@ -674,6 +698,7 @@ typedef struct tutti_table_info {
 	uint64_t clock;          /* the lowest of its servers', as last heard: of SSP and BSP, else 0 */
 	uint64_t dropped, broken; /* of this rank's shard: pushes that came too late for their round; that ended in the
 	                           * middle, with their worker */
+	uint64_t reserved[4];
 } tutti_table_info;
 int tutti_table_look(tutti_table *, tutti_table_info *); /* does not block */
 /* Sets another consistency, or the same: called by all workers, between their steps. Ranks that are no workers, or have
@@ -790,9 +815,11 @@ void tutti_gradients_close(tutti_gradients *);
  * Calls are collective, but for close. Errors are those of collectives. After one of them those that need the others
  * return the same, until tutti_ea_regroup. */
 typedef struct tutti_ea tutti_ea;
-/* tutti_ea_synchronize and tutti_ea_synchronize_center end with one elastic move more, whose sum never gets into the
- * center, on each rank that has taken a step since the last of them. */
-#define TUTTI_EA_DISTLEARN 1u
+enum {
+	/* tutti_ea_synchronize and tutti_ea_synchronize_center end with one elastic move more, whose sum never gets
+	 * into the center, on each rank that has taken a step since the last of them. */
+	TUTTI_EA_DISTLEARN = 1,
+};
 /* params: f32, f64, f16 or bf16. tau: steps, from 1 up. alpha: 0 to 1; NaN: always tutti_elastic_alpha(ranks of the
  * group). The tensors' counts and types, tau, alpha and flags are the same on all ranks, else -EINVAL. Blocks until all
  * ranks have called it. */
@@ -874,6 +901,7 @@ typedef struct tutti_center_config { /* the same on all ranks; from one of the f
 	int workers;             /* how many ranks exchange, 0: all of the group, */
 	const int *worker;       /* which, */
 	const char *load;        /* and what a server that was started again begins with */
+	uint64_t reserved[8];
 } tutti_center_config;
 /* Each returns a config; the program sets the members that differ. alpha NaN: 0.9 / p, where p workers are there, at
  * each exchange anew. Zhang et al. take 0.9 / p, and tau 10. */
@@ -969,6 +997,7 @@ typedef struct tutti_gossip_config {
 	int (*choose)(void *arg); /* OWN: publish calls it once others may read this model; returns a rank, or
 	                           * -1: none */
 	void *arg;
+	uint64_t reserved[8];
 } tutti_gossip_config;
 /* Returns a config: pull from a uniform peer, f = 0.5. The program sets the members that differ. */
 tutti_gossip_config tutti_gossip_defaults(void);
@@ -1001,6 +1030,7 @@ typedef struct tutti_gossip_result {
 	unsigned retries;         /* reads that the owner has overtaken */
 	int gifts;                /* push: how many were taken in */
 	char why[200];            /* with nobody: the sentence why; else "" */
+	uint64_t reserved[4];
 } tutti_gossip_result;
 /* Averages: pull: waits for the peer's model, timeout_ms at most. Push: takes in what has come. result: NULL is
  * allowed. The result goes into the program's tensors, or into `next`. Integers are not averaged: they are taken over
@@ -1017,6 +1047,7 @@ typedef struct tutti_gossip_info {
 	int peers;                /* how many are there. 0: all have gone; or this rank was silent for too long, and
 	                           * they go on without it: then it leaves the job, and joins it again */
 	uint64_t published, mixed, retries;
+	uint64_t reserved[4];
 } tutti_gossip_info;
 int tutti_gossip_look(tutti_gossip *, tutti_gossip_info *); /* does not block */
 /* At first all ranks of the job are peers, also those that come late. Removes one, adds it again: by the name of its
@@ -1037,12 +1068,13 @@ int tutti_gossip_score(tutti_gossip *, const char *name); /* 10 to 1000; -ENOENT
  * more. -ESTALE: it has closed the handle.
  * Source: Platoon's controller and workers, 2016. */
 typedef struct tutti_controller tutti_controller;
-#define TUTTI_REQUEST_MAX 16384 /* bytes of a request, and of its answer */
+enum { TUTTI_REQUEST_MAX = 16384 }; /* bytes of a request, and of its answer */
 typedef struct tutti_request {
 	int worker;              /* rank in the group */
 	tutti_what what;         /* JOINED: it asks; LEFT: it is done, or has left the job; GONE: it went down */
 	const void *data;        /* of a request, until the function returns */
 	size_t bytes;
+	uint64_t reserved[4];
 } tutti_request;
 
 /* Opens a controller, under a name of 1 to 160 bytes, on all ranks of the group that take part. controller: its rank.
@@ -1100,7 +1132,7 @@ int tutti_controller_unlock(tutti_controller *);
  * it died may be worked on twice. A handle takes one call at a time, else -EALREADY.
  * Source: Platoon's send_mb and recv_mb, 2016. */
 typedef struct tutti_queue tutti_queue;
-#define TUTTI_QUEUE_ARRAYS 16 /* in a batch, at most */
+enum { TUTTI_QUEUE_ARRAYS = 16 }; /* in a batch, at most */
 /* Opens a queue under a name of 1 to 160 bytes, on all ranks of the group that take part. producer: its rank. bytes:
  * the most that a batch has, and depth (0: 10): the same on all ranks. Does not block. A worker that comes back after
  * its death gets nothing more of a queue that others have open. Errors as tutti_controller_open. */
@@ -1124,6 +1156,9 @@ int tutti_queue_end(tutti_queue *, int timeout_ms);
  * it. */
 const char *tutti_why(void);
 const char *tutti_version(void); /* "0.1.0" */
+/* Returns the TUTTI_ABI of the library that runs. A program or a binding that loads the library by itself compares it
+ * with the TUTTI_ABI that it was written for, and goes on only if they are equal. */
+int tutti_abi(void);
 
 /* ---- log lines ----
  *

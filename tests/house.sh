@@ -238,6 +238,19 @@ check_quotes() {
 	done
 }
 
+# libtutti.map lists the functions of tutti.h by name.
+check_map() {
+	[ -f runtime/libtutti.map ] || return
+	sed -n 's/^[a-z].*[ *]\(tutti_[a-z0-9_]*\)(.*/\1/p' runtime/tutti.h | sort -u > "$scratch/declared"
+	sed -n 's/^[ 	]*\(tutti[^ ;]*\);.*/\1/p' runtime/libtutti.map | sort -u > "$scratch/listed"
+	comm -23 "$scratch/declared" "$scratch/listed" | while read -r name; do
+		complain runtime/libtutti.map "lacks $name, which tutti.h declares"
+	done
+	comm -13 "$scratch/declared" "$scratch/listed" | while read -r name; do
+		complain runtime/libtutti.map "lists $name, which tutti.h does not declare"
+	done
+}
+
 # What the compiler and the sanitizers add begins with two underscores.
 check_symbols() { # build tree
 	if [ -f "$1/.libs/libtutti.so" ]; then
@@ -256,7 +269,8 @@ check_symbols() { # build tree
 
 check_house() { # source tree, build tree: prints the complaints
 	build=$(cd "$2" && pwd) || return
-	(cd "$1" && check_includes && check_calls && check_width && check_paths && check_quotes && check_symbols "$build" && check_objects "$build")
+	(cd "$1" && check_includes && check_calls && check_width && check_paths && check_quotes && check_map &&
+		check_symbols "$build" && check_objects "$build")
 }
 
 # The self-test.
@@ -270,7 +284,8 @@ make_bad_tree() {
 	put runtime/base/base.h '#include <stdio.h>\n'
 	put runtime/base/settings.c 'getenv("OK");\n'
 	put runtime/base/up.c '#include "transport/transport.h"\n'
-	put runtime/tutti.h '#include <stddef.h>\n'
+	put runtime/tutti.h '#include <stddef.h>\nint tutti_old(int);\nconst char *tutti_new(void);\n'
+	put runtime/libtutti.map 'TUTTI_0.1 {\nglobal:\n\ttutti_old;\n\ttutti_*;\nlocal:\n\t*;\n};\n'
 	put runtime/engine/engine.h '#include "tutti.h"\n#include "transport/transport.h"\n#include "base/base.h"\n'
 	put runtime/engine/engine.c \
 		'#include "engine/engine.h"\n/* exit(1) in a comment, */ char *s = "and abort() in a text";\n'
@@ -347,6 +362,8 @@ runtime/launch/wide.c:1: a line of 127 columns
 tests/wide.c:1: a line of 121 columns
 docs/wide.md:2: a line of 121 columns
 docs/tables.md: shows "int stale;", which is not in examples/table.c
+runtime/libtutti.map: lacks tutti_new
+runtime/libtutti.map: lists tutti_\*
 libtutti.so: shows (T stray_name)
 libtutti.a: has a global (T stray_name)
 runtime/engine/calls_up.c: (runtime/engine, floor 2) needs tt_member_f of runtime/member

@@ -95,7 +95,10 @@ static int check_config(const tutti_center_config *c, const char *name)
 		{ c->merge && !own, "a function that merges is for tutti_center_own" },
 		{ !(c->momentum >= 0 && c->momentum < 1), "momentum is not from 0 to below 1" },
 	};
+	int err = TT_RESERVED(tutti_center_config, c);
 
+	if (err)
+		return err;
 	for (size_t i = 0; i < TT_COUNT(faults); i++)
 		if (faults[i].bad)
 			return tt_fail(-EINVAL, "center \"%.160s\": %s", name, faults[i].why);

@@ -57,8 +57,10 @@ static int check_number(const char *what, double x, double least, double most)
 
 static int check(const tutti_gossip_config *c, bool holds)
 {
-	int least = 2 + holds + (c->way != TUTTI_GOSSIP_PULL), err;
+	int least = 2 + holds + (c->way != TUTTI_GOSSIP_PULL), err = TT_RESERVED(tutti_gossip_config, c);
 
+	if (err)
+		return err;
 	if (c->way > TUTTI_GOSSIP_PUSH_SUM || c->choice > TUTTI_CHOICE_OWN || c->method > TUTTI_GOSSIP_LOSS)
 		return tt_fail(-EINVAL, "gossip: there is no such way, choice or method: begin with "
 		               "tutti_gossip_defaults()");

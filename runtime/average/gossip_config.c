@@ -81,7 +81,8 @@ int tutti_gossip_configure(tutti *at, tutti_gossip_config *config)
 	struct tt_job *job = tt_job_of(at);
 	int err = tt_usable(job);
 
-	if (err || (err = tt_given(config, "tutti_gossip_configure: config")))
+	if (err || (err = tt_given(config, "tutti_gossip_configure: config")) ||
+	    (err = TT_RESERVED(tutti_gossip_config, config)))
 		return err;
 	const char *file = tt_setting(&job->settings, TT_CONFIG);
 	if (file && (err = tt_config_section(file, "gossip", keys, KEYS, values)))

@@ -117,6 +117,10 @@ const char *tt_why(void);               /* this thread's last sentence; "": none
 struct tt_sentence tt_last_sentence(void);
 const char *tt_nearest(const char *word, const char *const *known, int n); /* closest spelling; NULL: none is close */
 
+/* interface.c: what the whole public interface shares */
+int tt_reserved(const char *type, const uint64_t *words, size_t n); /* 0; -EINVAL: one of the words is not 0 */
+#define TT_RESERVED(type, from) tt_reserved(#type, (from)->reserved, TT_COUNT((from)->reserved))
+
 /* settings.c: all settings of Tutti, which settings.def lists */
 enum tt_setting {
 #define TT_SETTING(id, variable, key, fallback, values, sentence) TT_##id,

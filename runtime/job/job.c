@@ -59,7 +59,7 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	const char *file;
 	int err;
 
-	if ((err = tt_settings_load(&job->settings)) ||
+	if ((err = TT_RESERVED(tutti_config, &config)) || (err = tt_settings_load(&job->settings)) ||
 	    (err = apply_config(&job->settings, &config)))
 		return err;
 	if ((file = tt_setting(&job->settings, TT_CONFIG)) &&

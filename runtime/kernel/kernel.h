@@ -52,7 +52,7 @@ enum { TT_UPDATE_STATES = 4 }; /* the most arrays of one worker */
 
 /* The factors of a rule's equation, computed once a push: see weigh() in updater.c. */
 #define TT_FACTORS(X) \
-	X(scale) X(decay) X(shrink) X(rate) X(keep) X(fresh) X(keep2) X(fresh2) X(root) X(epsilon) X(lambda) \
+	X(scale) X(decay) X(shrink) X(rate) X(keep) X(fresh) X(keep2) X(fresh2) X(root) X(epsilon) X(compensation) \
 	X(per_alpha) X(beta) X(l1) X(l2)
 #define TT_FACTOR(name) double name;
 struct tt_factors {

@@ -28,8 +28,9 @@ struct option {
 static const char *const range_names[] = { "a number", "0 or more", "from 0 to below 1", "above 0" };
 
 enum {
-	SCALE = 1 << 0, LEARNING_RATE = 1 << 1, WEIGHT_DECAY = 1 << 2, MOMENTUM = 1 << 3, RHO = 1 << 4, LAMBDA = 1 << 5,
-	BETA1 = 1 << 6, BETA2 = 1 << 7, EPSILON = 1 << 8, ALPHA = 1 << 9, BETA = 1 << 10, L1 = 1 << 11, L2 = 1 << 12,
+	SCALE = 1 << 0, LEARNING_RATE = 1 << 1, WEIGHT_DECAY = 1 << 2, MOMENTUM = 1 << 3, RHO = 1 << 4,
+	COMPENSATION = 1 << 5, BETA1 = 1 << 6, BETA2 = 1 << 7, EPSILON = 1 << 8, ALPHA = 1 << 9, BETA = 1 << 10,
+	L1 = 1 << 11, L2 = 1 << 12,
 	STEP = SCALE | LEARNING_RATE,
 	GRADIENT = STEP | WEIGHT_DECAY,
 	ADAM = GRADIENT | BETA1 | BETA2 | EPSILON,
@@ -38,7 +39,8 @@ enum {
 static const struct option options[] = {
 	OPTION(scale, SCALE, ANY), OPTION(learning_rate, LEARNING_RATE, FROM_ZERO),
 	OPTION(weight_decay, WEIGHT_DECAY, FROM_ZERO),
-	OPTION(momentum, MOMENTUM, BELOW_ONE), OPTION(rho, RHO, BELOW_ONE), OPTION(lambda, LAMBDA, FROM_ZERO),
+	OPTION(momentum, MOMENTUM, BELOW_ONE), OPTION(rho, RHO, BELOW_ONE),
+	OPTION(compensation, COMPENSATION, FROM_ZERO),
 	OPTION(beta1, BETA1, BELOW_ONE), OPTION(beta2, BETA2, BELOW_ONE), OPTION(epsilon, EPSILON, FROM_ZERO),
 	OPTION(alpha, ALPHA, POSITIVE), OPTION(beta, BETA, FROM_ZERO), OPTION(l1, L1, FROM_ZERO),
 	OPTION(l2, L2, FROM_ZERO),
@@ -66,7 +68,7 @@ static void weigh_average(struct tt_factors *f, const tutti_update *o)
 {
 	weigh_gradient(f, o);
 	f->fresh = 1 - o->momentum;
-	f->lambda = o->lambda;
+	f->compensation = o->compensation;
 }
 
 static void weigh_rmsprop(struct tt_factors *f, const tutti_update *o)
@@ -142,11 +144,13 @@ static const struct rule {
 		.defaults = { .scale = 1, .learning_rate = 0.001, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 } },
 	[TUTTI_UPDATE_ADAMW] = { "adamw", .takes = ADAM, .states = { "m", "v" }, .defaults = { .scale = 1,
 		.learning_rate = 0.001, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 } },
-	[TUTTI_UPDATE_DCASGD] = { "dcasgd", .takes = STEP | LAMBDA, .flags = TUTTI_BACKUP_FROM_ZERO,
-		.each = true, .states = { "b" }, .defaults = { .scale = 1, .learning_rate = 0.01, .lambda = 0.1 } },
-	[TUTTI_UPDATE_DCASGDA] = { "dcasgda", .takes = STEP | LAMBDA | MOMENTUM | EPSILON,
+	[TUTTI_UPDATE_DCASGD] = { "dcasgd", .takes = STEP | COMPENSATION, .flags = TUTTI_BACKUP_FROM_ZERO,
+		.each = true, .states = { "b" },
+		.defaults = { .scale = 1, .learning_rate = 0.01, .compensation = 0.1 } },
+	[TUTTI_UPDATE_DCASGDA] = { "dcasgda", .takes = STEP | COMPENSATION | MOMENTUM | EPSILON,
 		.flags = TUTTI_BACKUP_FROM_ZERO, .each = true, .states = { "b", "s" },
-		.defaults = { .scale = 1, .learning_rate = 0.01, .lambda = 0.1, .momentum = 0.95, .epsilon = 1e-7 } },
+		.defaults = { .scale = 1, .learning_rate = 0.01, .compensation = 0.1, .momentum = 0.95,
+			.epsilon = 1e-7 } },
 	[TUTTI_UPDATE_FTRL] = { "ftrl", .states = { "z", "n" },
 		.takes = SCALE | ALPHA | BETA | L1 | L2,
 		.defaults = { .scale = 1, .alpha = 0.005, .beta = 1 } },
@@ -188,8 +192,10 @@ static int check_option(const struct rule *r, const tutti_update *o, const struc
 
 static int check_options(tutti_update_rule rule, const tutti_update *o)
 {
-	int err = 0;
+	int err = TT_RESERVED(tutti_update, o);
 
+	if (err)
+		return err;
 	if (o->worker < -1)
 		return tt_fail(-EINVAL, "worker is %d: it must be from 0 up, or -1 for the one that pushes",
 		               o->worker);
@@ -228,8 +234,10 @@ static int check_type(const tutti_updater *a, tutti_type type)
 
 int tt_updater_check(const tutti_updater *a, tutti_type type)
 {
-	int err;
+	int err = TT_RESERVED(tutti_updater, a);
 
+	if (err)
+		return err;
 	if (!tt_update_name(a->rule))
 		return tt_fail(-EINVAL, "there is no update rule %d", (int)a->rule);
 	if (a->flags & ~rules[a->rule].flags)
@@ -436,8 +444,9 @@ int tt_updater_begin(struct tt_updater *u, int worker, const tutti_update *over,
 static void call_own(const struct tt_push *p, size_t first, size_t count, const struct tt_piece *at, void *const *state)
 {
 	const struct tt_updater *u = p->updater;
-	const tutti_update_piece piece = { u->type, first, count, at->to, at->w, at->d, state, p->t,
-		                           &p->options, u->as.own_arg };
+	const tutti_update_piece piece = { .type = u->type, .first = first, .count = count, .to = at->to, .w = at->w,
+		                           .d = at->d, .state = state, .t = p->t, .options = &p->options,
+		                           .arg = u->as.own_arg };
 
 	u->as.own(&piece);
 }

@@ -52,15 +52,15 @@ INLINE VEC ON(adam)(VEC w, VEC g, VEC **s, ON(given) *f)
 	return f->shrink * w - f->rate * *s[0] / (f->root * ROOT(*s[1]) + f->epsilon);
 }
 
-INLINE VEC ON(compensate)(VEC w, VEC g, VEC lambda, VEC **s, ON(given) *f)
+INLINE VEC ON(compensate)(VEC w, VEC g, VEC compensation, VEC **s, ON(given) *f)
 {
-	return *s[0] = w - f->rate * (g + lambda * g * g * (w - *s[0]));
+	return *s[0] = w - f->rate * (g + compensation * g * g * (w - *s[0]));
 }
 
 INLINE VEC ON(adapt)(VEC g, VEC **s, ON(given) *f)
 {
 	*s[1] = f->keep * *s[1] + f->fresh * (g * g);
-	return f->lambda / ROOT(*s[1] + f->epsilon);
+	return f->compensation / ROOT(*s[1] + f->epsilon);
 }
 
 INLINE VEC ON(ftrl)(VEC w, VEC g, VEC **s, ON(given) *f)
@@ -85,7 +85,7 @@ INLINE VEC ON(next)(VEC w, VEC d, VEC **s, ON(given) *f, tutti_update_rule rule)
 	case TUTTI_UPDATE_ADAGRAD: return ON(adagrad)(w, g, s, f);
 	case TUTTI_UPDATE_RMSPROP: return ON(rmsprop)(w, g, s, f);
 	case TUTTI_UPDATE_ADAM: return ON(adam)(w, g, s, f);
-	case TUTTI_UPDATE_DCASGD: return ON(compensate)(w, g, ALL(VEC, f->lambda), s, f);
+	case TUTTI_UPDATE_DCASGD: return ON(compensate)(w, g, ALL(VEC, f->compensation), s, f);
 	case TUTTI_UPDATE_DCASGDA: return ON(compensate)(w, g, ON(adapt)(g, s, f), s, f);
 	default: return ON(ftrl)(w, g, s, f);
 	}

@@ -7,8 +7,8 @@ tutti_update tutti_update_defaults(void)
 {
 	return (tutti_update){
 		.worker = -1, .scale = NAN, .learning_rate = NAN, .weight_decay = NAN, .momentum = NAN, .rho = NAN,
-		.lambda = NAN, .beta1 = NAN, .beta2 = NAN, .epsilon = NAN, .alpha = NAN, .beta = NAN, .l1 = NAN,
-		.l2 = NAN,
+		.compensation = NAN, .beta1 = NAN, .beta2 = NAN, .epsilon = NAN, .alpha = NAN, .beta = NAN,
+		.l1 = NAN, .l2 = NAN,
 	};
 }
 
@@ -40,8 +40,17 @@ tutti_updater tutti_momentum(double rate, double x) { return rule_with(TUTTI_UPD
 tutti_updater tutti_smoothed(double rate, double x) { return rule_with(TUTTI_UPDATE_SMOOTHED, rate, AT(momentum), x); }
 tutti_updater tutti_nesterov(double rate, double x) { return rule_with(TUTTI_UPDATE_NESTEROV, rate, AT(momentum), x); }
 tutti_updater tutti_adamw(double rate, double x) { return rule_with(TUTTI_UPDATE_ADAMW, rate, AT(weight_decay), x); }
-tutti_updater tutti_dcasgd(double rate, double x) { return rule_with(TUTTI_UPDATE_DCASGD, rate, AT(lambda), x); }
-tutti_updater tutti_dcasgda(double rate, double x) { return rule_with(TUTTI_UPDATE_DCASGDA, rate, AT(lambda), x); }
+
+tutti_updater tutti_dcasgd(double rate, double x)
+{
+	return rule_with(TUTTI_UPDATE_DCASGD, rate, AT(compensation), x);
+}
+
+tutti_updater tutti_dcasgda(double rate, double x)
+{
+	return rule_with(TUTTI_UPDATE_DCASGDA, rate, AT(compensation), x);
+}
+
 tutti_updater tutti_ftrl(double x) { return rule_with(TUTTI_UPDATE_FTRL, NAN, AT(alpha), x); }
 tutti_updater tutti_elastic(double x) { return rule_with(TUTTI_UPDATE_ELASTIC, NAN, AT(alpha), x); }
 

@@ -21,6 +21,10 @@ struct tt_rounds {
 
 int tt_consistency_check(const tutti_consistency *c)
 {
+	int err = TT_RESERVED(tutti_consistency, c);
+
+	if (err)
+		return err;
 	if (c->mode != TUTTI_ASYNC && c->mode != TUTTI_SSP && c->mode != TUTTI_BSP)
 		return tt_fail(-EINVAL, "there is no consistency %d", (int)c->mode);
 	if (c->staleness < 0 || (c->staleness && c->mode != TUTTI_SSP))

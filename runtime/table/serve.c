@@ -408,15 +408,17 @@ int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutt
 /* ---- messages ---- */
 
 #define AT(option) offsetof(tutti_update, option)
-static const size_t numbers[] = { AT(scale), AT(learning_rate), AT(weight_decay), AT(momentum), AT(rho), AT(lambda),
-	AT(beta1), AT(beta2), AT(epsilon), AT(alpha), AT(beta), AT(l1), AT(l2) }; /* in the order of a message */
+static const size_t numbers[] = { /* in the order of a message */
+	AT(scale), AT(learning_rate), AT(weight_decay), AT(momentum), AT(rho), AT(compensation), AT(beta1), AT(beta2),
+	AT(epsilon), AT(alpha), AT(beta), AT(l1), AT(l2),
+};
 
 /* set: bit 0 says whether there is a worker, bit k + 1 whether numbers[k] is set. Numbers that are not set are 0. */
 void tt_table_get_options(struct tt_pack *p, tutti_update *u)
 {
 	uint32_t set = tt_get32(p), worker = tt_get32(p);
 
-	u->worker = set & 1 ? (int)worker : -1;
+	*u = (tutti_update){ .worker = set & 1 ? (int)worker : -1 };
 	p->bad |= set >> (TT_COUNT(numbers) + 1) || (set & 1 && worker > INT_MAX);
 	for (size_t i = 0; i < TT_COUNT(numbers); i++) {
 		uint64_t bits = tt_get64(p);

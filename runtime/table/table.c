@@ -77,6 +77,8 @@ static int check_config(const tutti *at, const char *name, const tutti_table_con
 	if (!c || !c->row)
 		return tt_fail(-EINVAL, "table \"%s\": %s: begin with tutti_table_f32(), tutti_table_rows() or "
 		               "tutti_table_keys()", name, c ? "rows of 0 elements" : "no config");
+	if ((err = TT_RESERVED(tutti_table_config, c)))
+		return err;
 	if (!tt_type_size(c->type))
 		return tt_fail(-EINVAL, "table \"%s\": there is no type %d", name, (int)c->type);
 	if (c->row > UINT32_MAX)

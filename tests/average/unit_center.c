@@ -445,7 +445,7 @@ static atomic_int reading;
 /* Each push adds 1 to all elements: of a consistent center each server's are alike. */
 static void read_on(tutti *job, tutti_center *c, double *to)
 {
-	tutti_versions v = { 0, 0, 0, 0 };
+	tutti_versions v = { 0 };
 	const tutti_tensor list = { to, TESTED, TUTTI_F64 };
 	uint64_t newest = 0;
 	int servers = tutti_size(job) - 1;

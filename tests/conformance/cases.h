@@ -168,7 +168,7 @@ static inline tutti_update options_of(const struct recipe *r, const struct node 
 	if (r->sets & LEARNING_RATE)
 		o.learning_rate = r->rule == TUTTI_UPDATE_ADAGRAD ? option(add, "rho", 0.1) : rate;
 	if (r->sets & LAMBDA)
-		o.lambda = option(add, "lam", 0.1);
+		o.compensation = option(add, "lam", 0.1);
 	if (r->sets & MOMENTUM)
 		o.momentum = option(add, "momentum", 0);
 	return o;

@@ -27,7 +27,7 @@ static tutti_type state_type(tutti_type type) { return type == TUTTI_F64 ? TUTTI
 static double reference(tutti_update_rule rule, const tutti_update *o, double t, double w, double d, double *s,
                         double *e)
 {
-	double g = o->scale * d + o->weight_decay * w, lr = o->learning_rate, root, lambda = o->lambda;
+	double g = o->scale * d + o->weight_decay * w, lr = o->learning_rate, root, lambda = o->compensation;
 
 	switch (rule) {
 	case TUTTI_UPDATE_ADD: return w + o->scale * d;
@@ -73,9 +73,9 @@ static const tutti_update tried[] = {
 	[TUTTI_UPDATE_RMSPROP] = { GRADIENT_OPTIONS, .rho = 0.6, .epsilon = 0.02 },
 	[TUTTI_UPDATE_ADAM] = { GRADIENT_OPTIONS, .beta1 = 0.6, .beta2 = 0.8, .epsilon = 0.02 },
 	[TUTTI_UPDATE_ADAMW] = { GRADIENT_OPTIONS, .beta1 = 0.6, .beta2 = 0.8, .epsilon = 0.02 },
-	[TUTTI_UPDATE_DCASGD] = { .scale = 2, .learning_rate = 0.125, .lambda = 0.7 },
+	[TUTTI_UPDATE_DCASGD] = { .scale = 2, .learning_rate = 0.125, .compensation = 0.7 },
 	[TUTTI_UPDATE_DCASGDA] = { .scale = 2, .learning_rate = 0.125,
-		.lambda = 0.7, .momentum = 0.6, .epsilon = 0.02 },
+		.compensation = 0.7, .momentum = 0.6, .epsilon = 0.02 },
 	[TUTTI_UPDATE_FTRL] = { .scale = 2, .alpha = 0.25,
 		.beta = 0.5, .l1 = 0.6, .l2 = 0.3 },
 	[TUTTI_UPDATE_ELASTIC] = { .alpha = 0.3 },
@@ -365,8 +365,10 @@ static void test_functions(void)
 		{ tutti_rmsprop(0.5), TUTTI_UPDATE_RMSPROP, OPTIONS(it.learning_rate = 0.5) },
 		{ tutti_adam(0.5), TUTTI_UPDATE_ADAM, OPTIONS(it.learning_rate = 0.5) },
 		{ tutti_adamw(0.5, 0.25), TUTTI_UPDATE_ADAMW, OPTIONS(it.learning_rate = 0.5, it.weight_decay = 0.25) },
-		{ tutti_dcasgd(0.5, 0.25), TUTTI_UPDATE_DCASGD, OPTIONS(it.learning_rate = 0.5, it.lambda = 0.25) },
-		{ tutti_dcasgda(0.5, 0.25), TUTTI_UPDATE_DCASGDA, OPTIONS(it.learning_rate = 0.5, it.lambda = 0.25) },
+		{ tutti_dcasgd(0.5, 0.25), TUTTI_UPDATE_DCASGD,
+		  OPTIONS(it.learning_rate = 0.5, it.compensation = 0.25) },
+		{ tutti_dcasgda(0.5, 0.25), TUTTI_UPDATE_DCASGDA,
+		  OPTIONS(it.learning_rate = 0.5, it.compensation = 0.25) },
 		{ tutti_ftrl(0.5), TUTTI_UPDATE_FTRL, OPTIONS(it.alpha = 0.5) },
 		{ tutti_elastic(0.5), TUTTI_UPDATE_ELASTIC, OPTIONS(it.alpha = 0.5) },
 		{ tutti_own(own_nothing, NULL, 1), TUTTI_UPDATE_OWN, tutti_update_defaults() },
@@ -429,7 +431,7 @@ static void test_bad_pushes(void)
 	} bad[] = {
 		{ { .learning_rate = 0.1 },
 		  "adam has no momentum, which is 0: leave it NaN, as tutti_update_defaults()" },
-		{ OPTIONS(it.lambda = 0.1), "adam has no lambda" },
+		{ OPTIONS(it.compensation = 0.1), "adam has no compensation" },
 		{ OPTIONS(it.beta1 = 1), "beta1 is 1: it must be from 0 to below 1" },
 		{ OPTIONS(it.learning_rate = -1), "learning_rate is -1: it must be 0 or more" },
 		{ OPTIONS(it.scale = -INFINITY), "it must be a number" },
@@ -726,7 +728,7 @@ static void own_rule(const tutti_update_piece *p)
 	*(uint64_t *)p->arg += p->count;
 	for (size_t i = 0; i < p->count; i++) {
 		m[i] += d[i];
-		to[i] = w[i] + (float)p->options->lambda * m[i] + (float)(p->first + i) + 100 * (float)p->t +
+		to[i] = w[i] + (float)p->options->compensation * m[i] + (float)(p->first + i) + 100 * (float)p->t +
 		        1000 * (float)p->options->worker;
 	}
 }
@@ -734,7 +736,7 @@ static void own_rule(const tutti_update_piece *p)
 static void test_own_rule(void)
 {
 	uint64_t seen = 0;
-	const tutti_updater as = WITH(tutti_own(own_rule, &seen, 1), it.defaults.lambda = 0.5);
+	const tutti_updater as = WITH(tutti_own(own_rule, &seen, 1), it.defaults.compensation = 0.5);
 	float w[4] = { 0 }, to[4] = { 0 }, d[4] = { 2, 2, 2, 2 };
 	struct tt_updater *u;
 	struct tt_push push;

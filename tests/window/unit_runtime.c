@@ -961,7 +961,7 @@ static void collectives_refuse_null(tutti *job)
 static void table_refuses_null(tutti *job)
 {
 	tutti_table_config c = tutti_table_f32(2, tutti_accumulate());
-	tutti_consistency as = { TUTTI_ASYNC, 0, 0 };
+	tutti_consistency as = { .mode = TUTTI_ASYNC };
 	tutti_table_info info = { 0 };
 	uint64_t row = 0;
 	float x[2] = { 0 };
