@@ -176,19 +176,20 @@ void tt_resolve_leave(struct tt_lookup *l)
 static int wait_for_name(const char *address, struct addrinfo **out)
 {
 	struct pollfd p = { .events = POLLIN };
-	uint64_t end = tt_now() + TT_MS * PATIENCE_MS, now;
+	uint64_t end = tt_now() + TT_MS * PATIENCE_MS;
 	struct tt_lookup *l;
 	char why[200];
-	int n = 0, err = begin(address, &l, &p.fd);
+	int n, err = begin(address, &l, &p.fd);
 
 	if (err)
 		return err;
-	while (n <= 0 && (now = tt_now()) < end)
-		n = poll(&p, 1, (int)((end - now) / TT_MS) + 1);
+	n = tt_hook_poll_files(&p, 1, end);
 	close(p.fd);
 	if (n > 0)
 		return (err = tt_resolve_end(l, out, why)) ? tt_fail(err, "%s", why) : 0;
 	tt_resolve_leave(l);
+	if (n == -EINTR)
+		return n;
 	return tt_fail(-EAGAIN, "no name server has answered for '%s' within %d s: is /etc/resolv.conf right?", address,
 	               PATIENCE_MS / 1000);
 }

@@ -241,6 +241,10 @@ static inline uint64_t tt_hook_due(uint64_t deadline) /* when a wait must pause 
 	return tt_hook_is_set() && tt_hook.next < deadline ? tt_hook.next : deadline;
 }
 
+struct pollfd;
+/* poll(), with pauses for the hook. How many are ready; 0: the deadline is over; -EINTR as above, or poll()'s error. */
+int tt_hook_poll_files(struct pollfd *, int n, uint64_t deadline);
+
 /* library.c: a library that is loaded at run time. NULL: the file cannot be loaded, or lacks a function, which is then
  * *lacks (else NULL). flags: dlopen's */
 struct tt_symbol {

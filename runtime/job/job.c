@@ -450,14 +450,17 @@ int tutti_join(const tutti_config *config, tutti **out)
 
 static bool is_idle(void *job) { return tt_list_empty(&tt_operations(job)->running); }
 
-/* A rank that hears the goodbye disconnects: then all that was sent before has arrived. */
+/* A rank that hears the goodbye disconnects: then all that was sent before has arrived. The caller's hook ends all of
+ * these waits. */
 void tt_job_goodbye(struct tt_job *job, uint64_t patience)
 {
 	tt_lock(job);
-	tt_wait_until(job, is_idle, job, tt_now() + patience);
-	tt_wait_until(job, tt_news_all_told, job, tt_now() + job->silence / 2);
+	int err = tt_wait_for(job, NULL, is_idle, job, tt_now() + patience);
+	if (err != -EINTR)
+		err = tt_wait_for(job, NULL, tt_news_all_told, job, tt_now() + job->silence / 2);
 	tt_members_say_bye(job);
-	tt_wait_until(job, tt_members_are_alone, job, tt_now() + job->silence);
+	if (err != -EINTR)
+		tt_wait_for(job, NULL, tt_members_are_alone, job, tt_now() + job->silence);
 	tt_unlock(job);
 }
 

@@ -11,11 +11,11 @@
 #include "launch/launcher.h"
 #include "transport/dial.h"
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 enum {
@@ -301,7 +301,9 @@ static int gather(struct host *h)
 			if (h->guests[i].fd >= 0)
 				h->polls[h->guests[i].poll = n++] =
 					(struct pollfd){ .fd = h->guests[i].fd, .events = POLLIN };
-		if (poll(h->polls, (nfds_t)n, (int)tt_min((due - now) / TT_MS + 1, 1000)) <= 0)
+		if ((n = tt_hook_poll_files(h->polls, n, due)) == -EINTR)
+			return n;
+		if (n <= 0)
 			continue;
 		for (int i = 0; !err && i < h->room; i++)
 			if (h->guests[i].fd >= 0 && h->polls[h->guests[i].poll].revents)
@@ -370,10 +372,25 @@ static int be_host(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 
 /* ---- the others ---- */
 
+static int connect_in_time(int fd, const struct addrinfo *to)
+{
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	socklen_t size = sizeof(int);
+	int err, n;
+
+	if (connect(fd, to->ai_addr, to->ai_addrlen) && errno != EINPROGRESS)
+		return -errno;
+	if ((n = tt_hook_poll_files(&p, 1, tt_now() + TT_MS * CONNECT_MS)) <= 0)
+		return n ? n : -ETIMEDOUT;
+	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &size))
+		return -errno;
+	fcntl(fd, F_SETFL, 0); /* sends block */
+	return -err;
+}
+
 /* Tried again, unless there is no such host: -EHOSTUNREACH. */
 static int connect_to(const char *host, unsigned port)
 {
-	struct timeval patience = { .tv_sec = CONNECT_MS / 1000 };
 	struct addrinfo *found;
 	char address[100];
 	int fd = -1;
@@ -383,40 +400,42 @@ static int connect_to(const char *host, unsigned port)
 	if (err)
 		return err;
 	for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 		if (fd < 0) {
 			err = -errno;
 			continue;
 		}
-		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-		if (!connect(fd, a->ai_addr, a->ai_addrlen))
+		if (!(err = connect_in_time(fd, a)))
 			break;
-		err = errno == EINPROGRESS ? -ETIMEDOUT : -errno; /* SO_SNDTIMEO says so */
 		close(fd);
 		fd = -1;
+		if (err == -EINTR)
+			break;
 	}
 	freeaddrinfo(found);
-	return fd >= 0 ? fd : tt_fail(-ECONNREFUSED, "%s: %s", address, strerror(-err));
+	if (fd >= 0 || err == -EINTR)
+		return fd >= 0 ? fd : err;
+	return tt_fail(-ECONNREFUSED, "%s: %s", address, strerror(-err));
 }
 
-/* A line; false: the other side hangs up first, or the time ends. */
-static bool read_line(int fd, char line[SEALED], uint64_t end)
+/* A line. -EPIPE: the other side hangs up first, or the time ends. -EINTR: of the hook. */
+static int read_line(int fd, char line[SEALED], uint64_t end)
 {
 	size_t n = 0;
+	int ready = 1;
 
-	for (uint64_t now; (now = tt_now()) < end && n + 1 < SEALED;) {
+	while (ready > 0 && n + 1 < SEALED) {
 		struct pollfd p = { .fd = fd, .events = POLLIN };
-		if (poll(&p, 1, (int)tt_min((end - now) / TT_MS + 1, 1000)) <= 0)
-			continue;
-		ssize_t got = recv(fd, line + n, SEALED - 1 - n, 0);
+		ready = tt_hook_poll_files(&p, 1, end);
+		ssize_t got = ready > 0 ? recv(fd, line + n, SEALED - 1 - n, 0) : 0;
 		if (got <= 0)
-			return false;
+			break;
 		n += (size_t)got;
 		line[n] = 0;
 		if (line[n - 1] == '\n')
-			return true;
+			return 0;
 	}
-	return false;
+	return ready == -EINTR ? ready : -EPIPE;
 }
 
 /* -EPROTO: the right program is there, and does not take this rank for one of the step's */
@@ -428,16 +447,20 @@ static int ask_once(const struct tt_meeting *m, unsigned port, uint64_t nonce, c
 	if (fd < 0)
 		return fd;
 	say_who(m->job, text);
-	if (!read_line(fd, sealed, tt_min(end, tt_now() + TT_MS * CONNECT_MS)) || strcmp(sealed, text) != 0) {
+	err = read_line(fd, sealed, tt_min(end, tt_now() + TT_MS * CONNECT_MS));
+	if (err || strcmp(sealed, text) != 0) {
 		close(fd);
-		return tt_fail(-EPIPE, "another program is at %s:%u", m->host, port);
+		return err == -EINTR ? err : tt_fail(-EPIPE, "another program is at %s:%u", m->host, port);
 	}
 	snprintf(text, sizeof text, "%.60s %d %llx", m->job, m->rank, (unsigned long long)nonce);
 	if (!(err = tt_munge_seal(text, sealed, sizeof sealed - 1))) {
 		strcat(sealed, "\n");
-		if (send(fd, sealed, strlen(sealed), MSG_NOSIGNAL) != (ssize_t)strlen(sealed) ||
-		    !read_line(fd, sealed, end))
-			err = tt_fail(-EPIPE, "rank 0 at %s:%u does not answer", m->host, port);
+		if (send(fd, sealed, strlen(sealed), MSG_NOSIGNAL) != (ssize_t)strlen(sealed))
+			err = -EPIPE;
+		else
+			err = read_line(fd, sealed, end);
+		if (err == -EPIPE)
+			err = tt_fail(err, "rank 0 at %s:%u does not answer", m->host, port);
 	}
 	close(fd);
 	if (err)
@@ -450,6 +473,8 @@ static int ask_once(const struct tt_meeting *m, unsigned port, uint64_t nonce, c
 	return err ? -EPROTO : 0;
 }
 
+static bool is_final(int err) { return err == -EACCES || err == -EHOSTUNREACH || err == -EINTR; }
+
 static int be_guest(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 {
 	uint64_t end = tt_now() + m->timeout + TT_MS * CONNECT_MS; /* rank 0 gives up first, and says who is missing */
@@ -460,19 +485,20 @@ static int be_guest(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 	int err;
 
 	tt_entropy(&nonce, sizeof nonce);
-	while ((err = ask_once(m, m->port + at, nonce, blob, end)) && err != -EACCES && err != -EHOSTUNREACH &&
-	       tt_now() < end) {
+	while ((err = ask_once(m, m->port + at, nonce, blob, end)) && !is_final(err) && tt_now() < end) {
 		if (err == -EPROTO)
 			refusal = tt_last_sentence();
 		if ((at = (at + 1) % PORTS) == 0)
 			tt_park(&parking, tt_now() + TRY_MS * TT_MS);
+		if ((err = tt_hook_poll()))
+			break;
 		if (tt_now() < doubt || doubt == end)
 			continue;
 		tt_log(TT_WARN, "joining waits for rank 0 of Slurm's step %s at %s:%u to %u: %s", m->job, m->host,
 		       m->port, last, tt_why());
 		doubt = end;
 	}
-	if (!err || err == -EACCES || err == -EHOSTUNREACH)
+	if (!err || is_final(err))
 		return err;
 	if (*refusal.text)
 		return tt_fail(-EACCES, "%s", refusal.text);

@@ -54,9 +54,11 @@ static int receive(struct wire *w, char *to, size_t n, const char *what)
 			       "all %d processes to join (PMI2 says of none whether it has)", w->size);
 			w->doubt = w->end;
 		}
-		int ready = now >= w->end ? 0 : poll(&p, 1, (int)tt_min((w->doubt - now) / TT_MS + 1, 1000));
-		if (ready < 0 && errno != EINTR)
-			return broken(what, strerror(errno));
+		int ready = tt_hook_poll_files(&p, 1, w->doubt);
+		if (ready == -EINTR)
+			return ready;
+		if (ready < 0)
+			return broken(what, strerror(-ready));
 		if (ready <= 0 && tt_now() >= w->end)
 			return tt_fail(-ETIMEDOUT, "not all of the %d processes that the launcher has started called "
 			               "tutti_join in time (PMI2 waits for all of them, in %s)", w->size, what);

@@ -111,6 +111,7 @@ static int meet(const struct tt_launch *b, uint64_t silence, uint64_t timeout)
 {
 	pmix_info_t collect = { .value = { .type = PMIX_BOOL, .data = { .flag = true } } };
 	uint64_t end = tt_now() + timeout, doubt = tt_launch_doubt(silence, end);
+	int err;
 
 	strcpy(collect.key, PMIX_COLLECT_DATA);
 	atomic_store(&fence.over, false);
@@ -120,7 +121,9 @@ static int meet(const struct tt_launch *b, uint64_t silence, uint64_t timeout)
 	if (status != PMIX_SUCCESS)
 		return failed("PMIx_Fence", status);
 	while (!atomic_load(&fence.over) && tt_now() < end) {
-		tt_park(&fence.parking, doubt);
+		tt_park(&fence.parking, tt_hook_due(doubt));
+		if (!atomic_load(&fence.over) && (err = tt_hook_poll()))
+			return err;
 		if (atomic_load(&fence.over) || tt_now() < doubt || doubt == end)
 			continue;
 		tt_log(tt_launch_level(b->rank, b->size), "joining waits for the launcher, which waits for all %d "

@@ -841,7 +841,9 @@ static int wait_for_answer(struct tt_agreement *a)
 	uint64_t begun = tt_now(), usual = patience_of(a->group), longer = usual + usual / 2;
 	uint64_t patience = first_left(a->group) == a->group->me ? usual : longer;
 
-	for (int round = 0; tt_wait_until(job, is_settled, a, tt_now() + patience); round++) {
+	for (int round = 0, err; (err = tt_wait_for(job, NULL, is_settled, a, tt_now() + patience)); round++) {
+		if (err != -ETIMEDOUT)
+			return err;
 		uint64_t due = a->asked + longer, now = tt_now();
 		if (first_left(a->group) != a->group->me && now < due) { /* the coordinator called later */
 			patience = due - now;
@@ -919,7 +921,9 @@ static int arrive(struct tt_job *job, tutti **out)
 	err = all->arriving ? 0 : tt_group_new(job, 0, &all->arriving);
 	while (!err && !all->arrived && tt_now() < end) { /* again, since the ranks that knew it may have died */
 		tell_some(job);
-		tt_wait_until(job, has_arrived, job, tt_min(end, tt_now() + tt_time(job, TT_TIME_HEARTBEAT)));
+		err = tt_wait_for(job, NULL, has_arrived, job,
+		                  tt_min(end, tt_now() + tt_time(job, TT_TIME_HEARTBEAT)));
+		err = err == -ETIMEDOUT ? 0 : err;
 	}
 	if (err)
 		return err;

@@ -318,7 +318,9 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 		if (job->rank && tt_member(job, tt_members(job)->sponsor)->state < TT_LEFT)
 			tt_rendezvous_present(job);
 		ask = tt_min(end, tt_now() + tt_min(job->timeout, job->silence) / ASKS + 1);
-		err = tt_wait_until(job, is_met, job, ask);
+		err = tt_wait_for(job, NULL, is_met, job, ask);
+		if (err && err != -ETIMEDOUT)
+			return err;
 		if (err && !said && (said = tt_now() - begun >= job->silence))
 			say_awaited(job, b);
 	} while (err && ask < end);

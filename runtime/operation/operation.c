@@ -162,17 +162,33 @@ static void look(struct tt_operation *r)
 		tt_look(r->job, tt_member_net(m));
 }
 
+/* The caller's hook ends the wait: the memory is the caller's again when the operation has ended. */
+static int interrupt(struct tt_operation *r, int why)
+{
+	int err = tt_operation_cancel(r);
+
+	r->taken = true;
+	if (r->err != -ECANCELED)
+		return err;
+	return why == -EINTR ? tt_fail(why, "%s: interrupted by this thread's hook (tutti_on_wait), and cancelled",
+	                               r->what) : why;
+}
+
+static int wait_and_take(struct tt_operation *r)
+{
+	int err = 0;
+
+	look(r);
+	if (!r->ended) /* beat() ends it when its time has passed */
+		err = tt_wait_for(r->job, NULL, has_ended, r, TT_NEVER);
+	return err ? interrupt(r, err) : take_result(r);
+}
+
 int tt_operation_return(struct tt_operation *r, bool blocking)
 {
 	struct tt_job *job = r->job;
-	int err = 0;
+	int err = blocking ? wait_and_take(r) : 0;
 
-	if (blocking)
-		look(r);
-	if (blocking && !r->ended)
-		tt_wait_until(job, has_ended, r, TT_NEVER); /* beat() ends it when its time has passed */
-	if (blocking)
-		err = take_result(r);
 	tt_unlock(job);
 	return err;
 }
@@ -312,15 +328,19 @@ static void hurry(struct tt_operation *r, struct tt_member **nudged)
 		r->post.op.flags &= ~(uint32_t)TT_LAZY; /* no transport has it yet */
 }
 
-static int wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, int timeout_ms)
+static int wait_for(struct tt_job *job, bool (*ready)(void *), void *arg, int timeout_ms)
 {
 	if (!timeout_ms)
 		tt_progress(job);
-	return tt_wait_until(job, ready, arg, timeout_ms < 0 ? TT_NEVER : tt_now() + (uint64_t)timeout_ms * TT_MS);
+	return tt_wait_for(job, NULL, ready, arg,
+	                   timeout_ms < 0 ? TT_NEVER : tt_now() + (uint64_t)timeout_ms * TT_MS);
 }
 
-static int say_late(const struct tt_operation *r, int timeout_ms)
+/* err: of wait_for(). The operation runs on. */
+static int say_late(const struct tt_operation *r, int err, int timeout_ms)
 {
+	if (err != -ETIMEDOUT)
+		return err;
 	return tt_fail(-EINPROGRESS, "%s has not ended after %d ms: wait again, or cancel it", r->what, timeout_ms);
 }
 
@@ -336,10 +356,9 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 	tt_lock(job);
 	hurry(r, &nudged);
 	look(r);
-	if (!r->ended && wait_until(job, has_ended, r, timeout_ms))
-		err = say_late(r, timeout_ms);
-	else
-		err = take_result(r);
+	if (!r->ended)
+		err = wait_for(job, has_ended, r, timeout_ms);
+	err = err ? say_late(r, err, timeout_ms) : take_result(r);
 	tt_unlock(job);
 	return err;
 }
@@ -466,7 +485,7 @@ static int wait_for_set(struct set *s, bool (*ready)(void *), int timeout_ms)
 	for (int i = 0; i < s->n; i++)
 		if (operation(s, i))
 			hurry(operation(s, i), &nudged);
-	return wait_until(s->job, ready, s, timeout_ms);
+	return wait_for(s->job, ready, s, timeout_ms);
 }
 
 /* The first error in the order of the list. */
@@ -492,10 +511,8 @@ int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms)
 	if (err || !s.job)
 		return err;
 	tt_lock(s.job);
-	if (wait_for_set(&s, have_all_ended, timeout_ms))
-		err = say_late(operation(&s, s.at), timeout_ms);
-	else
-		err = take_results(&s);
+	err = wait_for_set(&s, have_all_ended, timeout_ms);
+	err = err ? say_late(operation(&s, s.at), err, timeout_ms) : take_results(&s);
 	tt_unlock(s.job);
 	return err;
 }
@@ -516,12 +533,12 @@ int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms)
 	if (!s.job)
 		return say_none(n);
 	tt_lock(s.job);
-	if (wait_for_set(&s, has_any_ended, timeout_ms))
+	if ((which = wait_for_set(&s, has_any_ended, timeout_ms)) == -ETIMEDOUT)
 		which = tt_fail(-EINPROGRESS, "none of %d operations has ended after %d ms: wait again, or cancel "
 		                "them", n, timeout_ms);
-	else if (s.at == n)
+	else if (!which && s.at == n)
 		which = say_none(n);
-	else
+	else if (!which)
 		operation(&s, which = s.at)->taken = true;
 	tt_unlock(s.job);
 	return which;

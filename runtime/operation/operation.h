@@ -76,7 +76,7 @@ static inline int tt_operation_may_begin(struct tt_job *job, const tutti_op *op)
 struct tt_operation *tt_operation_begin(struct tt_job *, tutti_op *op, tutti_op *stack, const char *what, int rank);
 void tt_operation_end(struct tt_operation *, int err); /* once; waiters learn of it when the lock is released */
 /* Ends each call that begins an operation: releases the lock. Blocking: waits first, and returns the operation's error,
- * with a sentence. */
+ * with a sentence. If the caller's hook ends the wait, it cancels the operation: -EINTR. */
 int tt_operation_return(struct tt_operation *, bool blocking);
 /* Cancels: blocks until it has ended. 0, or its own error if it ends by itself. */
 int tt_operation_cancel(struct tt_operation *);
