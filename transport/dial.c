@@ -7,17 +7,20 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#define FEW_WATCHES ": raise the sysctl fs.epoll.max_user_watches"
+
 void tt_dial_init(struct tt_dial *d, struct tt_shake *h) { *d = (struct tt_dial){ .fd = -1, .shake = h }; }
 
 void tt_dial_watch(struct tt_dial *d, uint32_t events)
 {
 	struct epoll_event event = { .events = events, .data.ptr = d->shake->peer };
 	const struct tt_door *door = d->shake->door;
+	int op = d->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
 
-	if (epoll_ctl(door->net->fd, d->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, d->fd, &event))
-		tt_shake_fail(d->shake, tt_fail(-errno, "cannot wait for %s: %s", d->shake->peer->addr,
-		                                strerror(errno)));
 	d->watched = events;
+	if (epoll_ctl(door->net->fd, op, d->fd, &event))
+		tt_shake_fail(d->shake, tt_fail(-errno, "cannot wait for %s: %s%s", d->shake->peer->addr,
+		                                strerror(errno), errno == ENOSPC ? FEW_WATCHES : ""));
 }
 
 /* Removes the socket from epoll by hand: a forked child may hold it open, and epoll would go on reporting a freed

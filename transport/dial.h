@@ -32,7 +32,7 @@ void tt_dial_accept(struct tt_dial *, int fd, const struct sockaddr *from); /* t
 int tt_dial_begin(struct tt_dial *, const char *addr);
 /* Epoll has reported fd. true: the handshake is over, the connection is up. false: not yet, or the peer may be gone */
 bool tt_dial_step(struct tt_dial *);
-/* What epoll is to report of fd. On an error calls->over() is told: the peer, an accepted one too, has failed */
+/* What epoll is to report of fd. On an error calls->over() is told: the peer has failed, or an accepted one is freed */
 void tt_dial_watch(struct tt_dial *, uint32_t events);
 void tt_dial_end(struct tt_dial *); /* closes the socket, calls the lookup off; may be called again */
 bool tt_dial_within_host(const struct tt_dial *); /* both ends of the connection are on this host */

@@ -193,11 +193,12 @@ void tt_shake_refuse(struct tt_shake *h, const char *why)
 
 void tt_shake_fail(struct tt_shake *h, int err)
 {
-	tt_list_remove(&h->node);
 	if (h->accepted && h->stage != TT_STAGE_UP) {
-		h->door->unproven--;
-		pause_accepting(h->door, 0);
+		struct tt_sentence why = tt_last_sentence(); /* not tt_why(), which the log may write anew */
+		tt_shake_refuse(h, why.text);
+		return;
 	}
+	tt_list_remove(&h->node);
 	h->door->calls->over(h, err);
 }
 

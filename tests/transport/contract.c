@@ -31,6 +31,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -2489,6 +2490,35 @@ static void test_garbage_on_the_port(struct bench *s)
 	CHECK(count(s, UP, b) == 1 && count(s, DOWN, b) == 0);
 }
 
+/* epoll takes no more: it has as many watches as this user may have. */
+static bool watches_none;
+int __real_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+	if (!watches_none || op != EPOLL_CTL_ADD)
+		return __real_epoll_ctl(epoll, op, fd, event);
+	errno = ENOSPC;
+	return -1;
+}
+
+static void test_no_watch_for_a_stranger(struct bench *s)
+{
+	if (!prepare(s, 4096))
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	int fd = dial(b->net->addr);
+	char c;
+	CHECK(fd >= 0);
+	watches_none = true;
+	UNTIL(recv(fd, &c, 1, MSG_DONTWAIT) == 0); /* the net accepts the stranger, cannot wait for it, closes it */
+	watches_none = false;
+	connect_side(s, a, b->net->addr);
+	UNTIL(count(s, UP, a) && count(s, UP, b));
+	ENDED_WELL(put(a, 0, 0, a->local, 4096));
+	close(fd);
+}
+
 /* ---- tcp alone: a peer that is proven, and then talks nonsense to side 1; side 0 is honest ---- */
 
 enum { ROGUE_EPOCH = 7, ROGUE_SIZE = 65536, HONEST_AT = 32768, LOOSE_AT = 40000, TAIL = 64 };
@@ -3156,6 +3186,7 @@ static const struct test tests[] = {
 	ONLY(ONLY_TCP, names_of_hosts, "-ENXIO (no such host)"),
 	ONLY(ONLY_TCP, no_copies, "payload of 4 KiB and more is not copied in user space"),
 	ONLY(ONLY_TCP, garbage_on_the_port, "strangers on the port disturb nobody"),
+	ONLY(ONLY_TCP, no_watch_for_a_stranger, "a stranger that cannot be waited for leaves its place at the door"),
 	ONLY(ONLY_TCP, nonsense, "a frame that is none, from a proven peer, breaks that connection and nothing else"),
 	ONLY(ONLY_TCP, false_answers, "an answer that does not fit the question breaks the connection; nothing lands"),
 	ONLY(ONLY_TCP, cut_short, "a frame that ends in the middle breaks the connection, and is told to nobody"),

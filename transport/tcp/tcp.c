@@ -183,9 +183,7 @@ static void look(struct tt_flight *ops)
 {
 	struct tt_tcp_peer *p = tt_container_of(ops, struct tt_tcp_peer, ops);
 
-	if (p->shake.accepted && p->shake.stage < TT_STAGE_UP) {
-		tt_shake_refuse(&p->shake, tt_why());
-	} else if (ops->broken && p->shake.stage != TT_STAGE_DOWN) {
+	if (ops->broken && p->shake.stage != TT_STAGE_DOWN) {
 		cut_off(p);
 		tt_flight_down(ops);
 	} else {
