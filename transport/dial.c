@@ -1,5 +1,6 @@
 /* dial.c - a socket on its way to a connection: one that was accepted, or that tries a host's addresses in turn */
 #include "transport/dial.h"
+#include "transport/fork.h"
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ static void close_socket(struct tt_dial *d)
 	if (d->watched)
 		epoll_ctl(d->shake->door->net->fd, EPOLL_CTL_DEL, d->fd, NULL);
 	shutdown(d->fd, SHUT_RDWR); /* for the same reason: the other end learns of it now */
-	close(d->fd);
+	tt_fork_close(d->fd);
 	d->fd = -1;
 	d->watched = 0;
 }
@@ -126,7 +127,7 @@ static int try_next(struct tt_dial *d, int err)
 		d->address = a;
 		d->next_address = a->ai_next;
 		close_socket(d);
-		d->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		d->fd = tt_fork_socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK);
 		if (d->fd >= 0) {
 			prepare_socket(d->shake->door, d->fd, count(d->addresses));
 			if (!connect(d->fd, a->ai_addr, a->ai_addrlen) || errno == EINPROGRESS || errno == EINTR) {

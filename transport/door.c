@@ -1,5 +1,6 @@
 /* door.c - accepting strangers, and judging them: version, job, and a proof of the secret */
 #include "transport/door.h"
+#include "transport/fork.h"
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -84,13 +85,14 @@ int tt_door_listen(struct tt_door *d, int fd)
 	if (epoll_ctl(d->net->fd, EPOLL_CTL_ADD, fd, &event))
 		return tt_fail(-errno, "cannot wait on a listening socket: %s", strerror(errno));
 	d->listen_fd = fd;
+	tt_fork_hold(fd);
 	return 0;
 }
 
 void tt_door_close(struct tt_door *d)
 {
 	if (d->listen_fd >= 0)
-		close(d->listen_fd);
+		tt_fork_close(d->listen_fd);
 	d->listen_fd = -1;
 	explicit_bzero(d->secret, sizeof d->secret);
 }
@@ -136,7 +138,7 @@ void tt_door_accept(struct tt_door *d)
 	for (int i = 0; i < 16 && make_room(d); i++) {
 		struct sockaddr_storage from = { 0 };
 		socklen_t size = sizeof from;
-		int fd = accept4(d->listen_fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		int fd = tt_fork_accept(d->listen_fd, (struct sockaddr *)&from, &size);
 		if (fd >= 0) {
 			d->calls->greet(d, fd, (const struct sockaddr *)&from);
 			continue;

@@ -22,6 +22,7 @@ struct report {                  /* of one rank, to its parent */
 	atomic_int complaints; /* what its program found wrong: how much, and the first */
 	char complaint[500];
 	char addr[96], name[96]; /* where it listens, over TCP and in shared memory */
+	pid_t child;             /* that its program has forked */
 	uint64_t job;
 };
 

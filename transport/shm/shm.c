@@ -9,6 +9,7 @@
  */
 #include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
+#include "transport/fork.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +65,7 @@ static void cut_off(struct tt_shm_peer *p)
 			continue;
 		if (i < 2)
 			epoll_ctl(p->net->base.fd, EPOLL_CTL_DEL, *fds[i], NULL);
-		close(*fds[i]);
+		tt_fork_close(*fds[i]);
 		*fds[i] = -1;
 	}
 }

@@ -10,6 +10,7 @@
  * The socket stays open: its end is the end of the connection. Its name is in the abstract namespace, so a process that
  * is killed leaves nothing in the file system.
  */
+#include "transport/fork.h"
 #include "transport/shm/shm_private.h"
 #include <fcntl.h>
 #include <stddef.h>
@@ -95,7 +96,7 @@ int tt_shm_take_name(struct tt_shm *net, const struct tt_net_config *c)
 	int err = read_address(net, net->base.addr, &a, &len);
 	if (err)
 		return err;
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int fd = tt_fork_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
 	if (fd < 0)
 		return tt_fail(-errno, "cannot make a local socket: %s", strerror(errno));
 	if (bind(fd, (const struct sockaddr *)&a, len) || listen(fd, SOMAXCONN))
@@ -104,7 +105,7 @@ int tt_shm_take_name(struct tt_shm *net, const struct tt_net_config *c)
 	else
 		err = tt_door_listen(&net->door, fd);
 	if (err)
-		close(fd);
+		tt_fork_close(fd);
 	return err;
 }
 
@@ -318,7 +319,7 @@ int tt_shm_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 		return -ENOMEM;
 	snprintf(p->listens, sizeof p->listens, "%s", addr);
 	snprintf(p->base.addr, sizeof p->base.addr, "its shared memory");
-	p->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	p->fd = tt_fork_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
 	bool scarce = p->fd >= 0 && tt_files_scarce(p->fd);
 	if (scarce || p->fd < 0 || make_strip(p)) {
 		err = scarce || errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM;
@@ -340,7 +341,7 @@ static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 
 	(void)from; /* an initiator's socket has no name */
 	if (!p) {
-		close(fd);
+		tt_fork_close(fd);
 		return;
 	}
 	p->fd = fd;

@@ -1,4 +1,5 @@
 /* tcp_connect.c - what tcp does on the way to a connection; dial.h and door.h do the rest */
+#include "transport/fork.h"
 #include "transport/tcp/tcp_private.h"
 #include <netinet/tcp.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 	if (p)
 		tt_dial_accept(&p->dial, fd, from);
 	else
-		close(fd);
+		tt_fork_close(fd);
 }
 
 const struct tt_door_calls tt_tcp_door = { .greet = greet, .say = say, .hear = hear, .proven = proven, .over = over };

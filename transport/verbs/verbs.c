@@ -3,6 +3,7 @@
  * A peer that fails is down when all that its queue pair has is given back: until then the adapter may look at the
  * memory. The queue pair is destroyed before down() comes, so nothing of that peer lands afterwards.
  */
+#include "transport/fork.h"
 #include "transport/verbs/verbs_private.h"
 #include <fcntl.h>
 #include <stdlib.h>
@@ -248,11 +249,26 @@ static void lose_all(struct tt_verbs *net)
 	}
 }
 
+/* A child of fork() that kept the adapter's files would keep the queue pairs of a rank that has ended. The libraries close
+ * these files themselves. */
+static void let_children_inherit(struct tt_verbs *net)
+{
+	if (net->events)
+		tt_fork_release(net->events->fd);
+	if (net->wakes)
+		tt_fork_release(net->wakes->fd);
+	if (net->device) {
+		tt_fork_release(net->device->async_fd);
+		tt_fork_release(net->device->cmd_fd);
+	}
+}
+
 /* All that the adapter has. A device that is removed waits for that. */
 static void let_go(struct tt_verbs *net)
 {
 	const struct tt_verbs_library *l = net->library;
 
+	let_children_inherit(net);
 	tt_verbs_close_cm(net);
 	if (net->srq)
 		l->destroy_srq(net->srq);
@@ -344,6 +360,7 @@ static int watch(struct tt_verbs *net, int fd, void *what)
 
 	if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) || epoll_ctl(net->base.fd, EPOLL_CTL_ADD, fd, &event))
 		return tt_fail(-errno, "cannot wait for %s: %s", net->name, strerror(errno));
+	tt_fork_hold(fd);
 	return 0;
 }
 
@@ -380,6 +397,7 @@ static int make_queues(struct tt_verbs *net)
 		return tt_verbs_locked_too_much(net, "a completion queue", (size_t)entries * 64, errno);
 	if (!(net->srq = l->create_srq(net->pd, &attr)))
 		return tt_verbs_locked_too_much(net, "a queue of receives", attr.attr.max_wr * 32, errno);
+	tt_fork_hold(net->device->cmd_fd);
 	int err = watch(net, net->wakes->fd, &net->wakes);
 	return err ? err : watch(net, net->device->async_fd, &net->device);
 }
@@ -421,8 +439,12 @@ static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 	net->cm = net->iwarp || (connect && !strcmp(connect, "cm"));
 	if ((err = tt_listen(&net->door, c)) || !net->cm)
 		return err;
-	if ((err = tt_verbs_open_cm(net, c->ports)) || (err = watch(net, net->events->fd, &net->events)))
-		net->door.listen_fd = c->listen_fd < 0 ? net->door.listen_fd : -1; /* else it stays the caller's */
+	if (!(err = tt_verbs_open_cm(net, c->ports)) && !(err = watch(net, net->events->fd, &net->events)))
+		return 0;
+	if (c->listen_fd >= 0) { /* it stays the caller's */
+		tt_fork_release(c->listen_fd);
+		net->door.listen_fd = -1;
+	}
 	return err;
 }
 

@@ -9,6 +9,7 @@
  *
  * A fabric that does not lead to the peer is found out before up(): the ranks then take the next transport.
  */
+#include "transport/fork.h"
 #include "transport/verbs/verbs_private.h"
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -46,7 +47,7 @@ static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 	struct tt_verbs_peer *p = tt_verbs_peer_new(net);
 
 	if (!p) {
-		close(fd);
+		tt_fork_close(fd);
 		return;
 	}
 	tt_shake_begin(&p->shake, door, &p->base, true);
