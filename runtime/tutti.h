@@ -112,6 +112,7 @@ tutti_config tutti_config_defaults(void);
  * launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti run` sets them), torchrun's variables, or TUTTI_CONFIG;
  * with none of these it is a job of one.
  * Blocks until every rank has joined (with a node list: not at all). -ETIMEDOUT after TUTTI_TIMEOUT.
+ * Raises this process's soft limit on open files to the hard limit, at most to 524,288.
  *
  * While the job runs, a rank that went down or has left may join again (rank 0 as a new one), and new ranks too
  * (TUTTI_RANK=new or TUTTI_NEW_RANK), half as many as the job was started with, but at least 16; not with a node list.

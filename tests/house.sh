@@ -195,7 +195,7 @@ check_width() {
 }
 
 # Of the files that have such a word at all: those lines of them that call it.
-calls='(^|[^A-Za-z0-9_])((secure_)?getenv|abort|exit|_exit|_Exit|quick_exit|printf|vprintf|puts|putchar|perror) *\('
+calls='(^|[^A-Za-z0-9_])((secure_)?getenv|getcpu|abort|exit|_exit|_Exit|quick_exit|printf|vprintf|puts|putchar|perror) *\('
 
 check_calls() {
 	for file in $(files -name '*.[ch]' | grep -v '^tests/' | xargs grep -lE "$calls|stdout" /dev/null); do
@@ -211,6 +211,9 @@ check_calls() {
 				while read -r line; do
 					complain "$file:$line" "the library never ends the process"
 				done
+			grep -E '(^|[^A-Za-z0-9_])getcpu *\(' "$scratch/code" | while read -r line; do
+				complain "$file:$line" "musl and the glibc of RHEL 8 have no getcpu: call tt_numa_node"
+			done
 			grep -E '(^|[^A-Za-z0-9_])((printf|vprintf|puts|putchar|perror) *\(|stdout)' "$scratch/code" |
 				while read -r line; do
 					complain "$file:$line" \
@@ -295,6 +298,7 @@ make_bad_tree() {
 	put runtime/member/connection.c 'char *f(void) { return getenv("HOME"); }\n'
 	put runtime/member/news.c 'void f(void) { printf("x"); }\n'
 	put runtime/window/window.c '#include "member/member.h"\nvoid f(void) { exit(1); }\n'
+	put runtime/engine/place.c 'int f(void) { return getcpu(0, 0) + (int)syscall(SYS_getcpu, 0, 0, 0); }\n'
 	put runtime/window/nosy.c '#include "member/member_private.h"\n'
 	put runtime/table/table.h 'int tt_y;\n'
 	put runtime/collective/beside.c '#include "table/table.h"\n'
@@ -357,6 +361,7 @@ examples/hello.c: (examples, floor 9) includes runtime/base/base.h
 runtime/window/window.c:2: .* never ends the process
 runtime/member/news.c:1: .* does not write on stdout
 runtime/member/connection.c:1: .* getenv is
+runtime/engine/place.c:1: .* have no getcpu
 runtime/launch/config.c:1:.* a path of one machine
 runtime/launch/wide.c:1: a line of 127 columns
 tests/wide.c:1: a line of 121 columns

@@ -92,7 +92,7 @@ bool tt_shake_step(struct tt_shake *);
 void tt_shake_closed(struct tt_shake *);      /* the other end has closed the connection, or its process has ended */
 void tt_shake_refuse(struct tt_shake *, const char *why);            /* ends an accepted connection that is not up */
 bool tt_shake_give_up(struct tt_shake *, int err, const char *why);  /* ends either; false */
-/* This end cannot go on, and tt_fail() has said why. At any time, also when the connection is up. An accepted peer that is
- * not up is freed; any other peer has failed with err. */
+/* This end cannot go on, and tt_fail() has said why. At any time, also when the connection is up. An accepted peer that
+ * is not up is freed; any other peer has failed with err. */
 void tt_shake_fail(struct tt_shake *, int err);
 #endif

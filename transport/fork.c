@@ -8,8 +8,8 @@
 
 enum { FILES = 1 << 20, WORD = 64 };
 
-/* One lock is held from the call that opens or closes a descriptor to the note of it, and during fork(): so a child never
- * closes a file of the program's that has the same number. */
+/* The lock is held from the call that opens or closes a descriptor to the note of that, and during fork(): so a child
+ * never closes a file of the program's that has the same number. */
 static struct {
 	pthread_mutex_t lock;
 	uint64_t held[FILES / WORD];

@@ -186,6 +186,7 @@ int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **);
 void tt_join(struct tt_task *);
 void tt_detach(struct tt_task *); /* nobody waits for its end; not in a simulated world */
 int tt_task_bind(struct tt_task *, const void *cpus, size_t bytes); /* sched_setaffinity; NULL: the calling thread */
+int tt_numa_node(void);            /* of the processor on which the calling thread runs now; -1: unknown */
 void tt_park(struct tt_parking *, uint64_t deadline); /* until a wake (consumed), the deadline, or spuriously */
 void tt_wake(struct tt_parking *); /* a wake before the park is not lost */
 bool tt_yield(void);               /* gives the core to other threads; false: a simulated world has no cores */
@@ -262,6 +263,9 @@ bool tt_read_text(char *text, size_t size, const char *path_fmt, ...) TT_FORMAT(
  * if fn has, or of that one process what fn has returned, or -errno: it is not there, or another user's. Else 0. */
 int tt_each_file(int pid, int (*fn)(void *arg, int pid, const char *path, const char *is), void *arg);
 uint64_t tt_lockable(void);    /* bytes of memory that this process may lock; UINT64_MAX: any number */
+enum { TT_FILES_MOST = 524288 };
+uint64_t tt_files_most(void);  /* how many files may be open after tt_files_raise() */
+void tt_files_raise(void);     /* raises the soft limit to the hard limit, at most to TT_FILES_MOST; never lowers it */
 bool tt_files_scarce(int fd); /* fd, just opened, is in the upper half of the limit: optional uses do without */
 
 /* address.c: addresses as text, without looking names up. 0, or -EINVAL */

@@ -164,6 +164,14 @@ int tt_task_bind(struct tt_task *t, const void *cpus, size_t bytes)
 	return tt_world ? 0 : -pthread_setaffinity_np(t ? t->thread : pthread_self(), bytes, cpus);
 }
 
+/* getcpu() came with glibc 2.29, and musl has none. */
+int tt_numa_node(void)
+{
+	unsigned node;
+
+	return syscall(SYS_getcpu, NULL, &node, NULL) ? -1 : (int)node;
+}
+
 static struct timespec time_until(uint64_t deadline)
 {
 	uint64_t now = tt_now(), left = deadline > now ? deadline - now : 0;

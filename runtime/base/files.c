@@ -79,6 +79,26 @@ int tt_each_file(int pid, int (*fn)(void *, int, const char *, const char *), vo
 	return pid || found > 0 ? found : 0;
 }
 
+/* Some programs close all numbers that a file could have, one by one. So the limit goes no further than systemd's hard
+ * limit. */
+uint64_t tt_files_most(void)
+{
+	struct rlimit files = { 0, 0 };
+
+	getrlimit(RLIMIT_NOFILE, &files);
+	return tt_max(files.rlim_cur, tt_min(files.rlim_max, (rlim_t)TT_FILES_MOST));
+}
+
+void tt_files_raise(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= tt_files_most())
+		return;
+	files.rlim_cur = tt_files_most();
+	setrlimit(RLIMIT_NOFILE, &files);
+}
+
 bool tt_files_scarce(int fd)
 {
 	struct rlimit most;

@@ -97,9 +97,9 @@ static int bind_task(struct tt_task *task, const struct tt_cpus *cpus, const cha
 static int keep_on_node(struct tt_job *job, struct tt_task *task, const char *whose)
 {
 	struct tt_cpus node;
-	unsigned cpu, number;
+	int number = tt_numa_node();
 
-	if (job->size == 1 || getcpu(&cpu, &number) || !tt_topology_node("/sys", (int)number, &node) ||
+	if (job->size == 1 || number < 0 || !tt_topology_node("/sys", number, &node) ||
 	    tt_cpus_within(&job->place.allowed, &node))
 		return 0;
 	tt_cpus_keep(&node, &job->place.allowed);
@@ -127,17 +127,17 @@ static int pin_by_rule(struct tt_job *job)
 int tt_place_node(struct tt_job *job, int rank, int ranks)
 {
 	struct tt_place *p = &job->place;
-	unsigned cpu, node;
-	int err = tt_world || getcpu(&cpu, &node);
+	int node = tt_world ? -1 : tt_numa_node();
+	bool pins = p->rule.pin != TT_PIN_NONE && p->rule.pin != TT_PIN_AUTO;
 
-	if (!err && ranks && p->rule.pin != TT_PIN_NONE && p->rule.pin != TT_PIN_AUTO && tt_cpus_count(&p->allowed)) {
+	if (node >= 0 && ranks && pins && tt_cpus_count(&p->allowed)) {
 		p->rank = rank;
 		p->ranks = ranks;
 		if (!share_out(p, &p->rule) && p->share.node >= 0)
-			node = (unsigned)p->share.node;
+			node = p->share.node;
 		p->rank = p->ranks = 0; /* they are counted when all have met */
 	}
-	return err ? -1 : (int)node;
+	return node;
 }
 
 int tt_place_open(struct tt_job *job)

@@ -384,6 +384,8 @@ static int set_up(struct tt_job *job, struct tt_launch *launch)
 {
 	int err;
 
+	if (!tt_world)
+		tt_files_raise();
 	if ((err = tt_place_begin(job)) || (err = tt_mark_owner(job)) ||
 	    (err = tt_members_open(job, launch)) || (err = find_rank_0(job, launch)) || (err = tt_engine_open(job)) ||
 	    (err = tt_rendezvous_meet(job, launch)))

@@ -280,7 +280,7 @@ static int check_files(const struct tt_job *job)
 	if (tt_world || getrlimit(RLIMIT_NOFILE, &files) || need <= files.rlim_cur)
 		return 0;
 	return tt_fail(-EMFILE, "rank 0 of %d needs %ld open files while all join, and the limit is %ld: "
-	               "raise it with ulimit -n", job->size, (long)need, (long)files.rlim_cur);
+	               "raise the hard limit (ulimit -Hn)", job->size, (long)need, (long)files.rlim_cur);
 }
 
 static void say_awaited(const struct tt_job *job, const struct tt_launch *b)

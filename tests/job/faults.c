@@ -1398,7 +1398,7 @@ static void test_fork(void)
 	finish(NOBODY);
 }
 
-/* The parent of a living child is killed: the others hear of it at once, not after TUTTI_SILENCE, and its port is free. */
+/* A living child's parent is killed: the others hear of that at once, before TUTTI_SILENCE. Its port is free. */
 static void program_orphan(tutti *job)
 {
 	if (my_rank == victim && !fork()) {

@@ -25,11 +25,13 @@ try {                        /* one process that joins, or tries to */
 	int linger_ms;        /* its joining thread has no processor for so long once it has the table */
 	int not_before;       /* rather than late_ms: only when so many others have joined */
 	int after_refused;    /* only when so many others have been refused */
+	int files, files_most; /* limits on open files, soft and hard; 0: as they are */
 };
 
 struct outcome {
 	int err, rank, size, local_rank, local_size;
 	uint64_t ms; /* that joining took */
+	uint64_t files; /* the soft limit afterwards */
 	char why[600], addr[96];
 	char wires[TRIES_MAX][8]; /* by which it used the others */
 	bool summed;    /* an all-reduce with the others came out right */
@@ -108,6 +110,7 @@ static void use_job(tutti *job, struct outcome *o)
 
 static void run_child(const struct try *t, struct outcome *o)
 {
+	struct rlimit files;
 	uint64_t start;
 	tutti *job;
 
@@ -116,12 +119,17 @@ static void run_child(const struct try *t, struct outcome *o)
 	for (int i = 0; t->env[i]; i++)
 		putenv((char *)(uintptr_t)t->env[i]);
 	linger_ms = t->linger_ms;
+	getrlimit(RLIMIT_NOFILE, &files);
+	files.rlim_cur = t->files ? (rlim_t)t->files : files.rlim_cur;
+	files.rlim_max = t->files_most ? (rlim_t)t->files_most : files.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &files);
 	sleep_ms(t->late_ms);
 	for (int i = 0; (board->joined < t->not_before || board->refused < t->after_refused) && i < HANG_MS; i++)
 		sleep_ms(1);
 	start = tt_now();
 	o->err = tutti_join(t->config, &job);
 	o->ms = (tt_now() - start) / TT_MS;
+	o->files = getrlimit(RLIMIT_NOFILE, &files) ? 0 : files.rlim_cur;
 	if (o->err) {
 		strcpy(o->why, tutti_why());
 		board->refused++;
@@ -890,19 +898,21 @@ static void test_same_port(void)
 	             "cannot listen|in use by process |(boot)|set TUTTI_BOOT=HOST:PORT");
 }
 
-/* Rank 0 needs a connection to each rank while they join. */
+/* Rank 0 needs a connection to each rank while they join. The hard limit on open files counts: joining raises the soft
+ * limit. */
 static void test_files(void)
 {
 	const char *boot = boot_at(free_port());
-	struct rlimit was, low;
+	struct try t = { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=80", boot, QUICK }, .files = 100, .files_most = 100 };
 
-	getrlimit(RLIMIT_NOFILE, &was);
-	low = (struct rlimit){ .rlim_cur = 100, .rlim_max = was.rlim_max };
-	setrlimit(RLIMIT_NOFILE, &low);
-	REFUSED(-EMFILE, "rank 0 of 80 needs 112 open files|limit is 100|ulimit -n", "TUTTI_RANK=0", "TUTTI_SIZE=80",
-	        boot, QUICK);
-	REFUSED(-ETIMEDOUT, "ranks 1, 2,|59 more of 68 did not join", "TUTTI_RANK=0", "TUTTI_SIZE=68", boot, QUICK);
-	setrlimit(RLIMIT_NOFILE, &was);
+	refuse_one(__LINE__, t, -EMFILE, "rank 0 of 80 needs 112 open files|limit is 100|ulimit -Hn");
+	WANT(board->of[0].files == 100, "%llu files", (unsigned long long)board->of[0].files);
+	t.files_most = 900;
+	refuse_one(__LINE__, t, -ETIMEDOUT, "ranks 1, 2,|71 more of 80 did not join");
+	WANT(board->of[0].files == 900, "%llu files", (unsigned long long)board->of[0].files);
+	t.files = t.files_most = 100;
+	t.env[1] = "TUTTI_SIZE=68";
+	refuse_one(__LINE__, t, -ETIMEDOUT, "ranks 1, 2,|59 more of 68 did not join");
 }
 
 static void test_sizes(void)

@@ -18,18 +18,16 @@ static double gib(double bytes) { return bytes / (1 << 30); }
 
 static void judge_files(struct tt_doctor *d)
 {
-	struct rlimit r;
+	unsigned long long most = tt_files_most();
 
-	if (getrlimit(RLIMIT_NOFILE, &r))
-		return;
-	if (r.rlim_cur < FILES_MIN)
+	if (most < FILES_MIN)
 		tt_doctor_say(d, TT_FINDING, "files",
 		              "a rank may open %llu files, and a connection to each rank, shared memory "
 		              "and the program's own share them: raise the limit to %d or more, with ulimit -n or in "
 		              "/etc/security/limits.conf",
-		              (unsigned long long)r.rlim_cur, FILES_MIN);
+		              most, FILES_MIN);
 	else
-		tt_doctor_say(d, TT_FINE, "files", "a rank may open %llu files", (unsigned long long)r.rlim_cur);
+		tt_doctor_say(d, TT_FINE, "files", "a rank may open %llu files", most);
 }
 
 static void judge_tasks(struct tt_doctor *d)

@@ -778,26 +778,24 @@ static int run_ranks(const struct options *options, const struct rlimit *files, 
 
 /* The program. */
 
-/* Each rank takes two pipes of ours, and rank 0 a connection to each while they join. Raises the soft limits as needed:
- * `files` is the one for the ranks. */
+/* Each rank takes two pipes of this process, which raises its soft limit. `files` is for the ranks: the limit as
+ * it was. A rank raises its own limit when it joins. */
 static int check_limits(const struct options *o, struct rlimit *files)
 {
 	int processes_here = o->hosts ? o->host_count : o->ranks;
 	rlim_t need = (o->hosts ? 3 : 2) * (rlim_t)processes_here + SPARE_FILES;
-	struct rlimit processes, raised;
+	struct rlimit processes;
 
 	getrlimit(RLIMIT_NOFILE, files);
 	getrlimit(RLIMIT_NPROC, &processes);
 	if (geteuid() && processes.rlim_cur <= (rlim_t)processes_here)
 		return tt_tool_refuse("run", "%d ranks are too many: the limit is %ld processes (ulimit -u)", o->ranks,
 		                      (long)processes.rlim_cur);
-	raised = *files;
-	raised.rlim_cur = files->rlim_max;
-	if (need > files->rlim_cur && (need > files->rlim_max || setrlimit(RLIMIT_NOFILE, &raised)))
+	tt_files_raise();
+	if (need > tt_files_most())
 		return tt_tool_refuse("run", "%d ranks are too many: they need %ld open files here, "
 		                             "and the limit is %ld (ulimit -Hn)", o->ranks,
-		                      (long)need, (long)files->rlim_max);
-	files->rlim_cur = tt_max(files->rlim_cur, tt_min(files->rlim_max, (rlim_t)o->size + SPARE_FILES));
+		                      (long)need, (long)tt_files_most());
 	return 0;
 }
 

@@ -249,8 +249,8 @@ static void lose_all(struct tt_verbs *net)
 	}
 }
 
-/* A child of fork() that kept the adapter's files would keep the queue pairs of a rank that has ended. The libraries close
- * these files themselves. */
+/* A child of fork() that kept the adapter's files would keep the queue pairs of a rank that has ended. The libraries
+ * close these files themselves. */
 static void let_children_inherit(struct tt_verbs *net)
 {
 	if (net->events)

@@ -356,13 +356,6 @@ static int find_best(const struct tt_verbs_library *l, const char *opened, const
 /* A pair of ranks uses one port of each side, and each net pins all windows: so several are a matter of asking. */
 static int nets_of(const char *names, int usable) { return (int)tt_min(names ? TT_DEVICES : 1, (size_t)usable); }
 
-static int node_here(void)
-{
-	unsigned cpu, node;
-
-	return getcpu(&cpu, &node) ? -1 : (int)node;
-}
-
 int tt_verbs_choose(int node, int turn, char (*out)[TT_DEVICE_NAME])
 {
 	const struct tt_verbs_library *l = tt_verbs_load();
@@ -386,7 +379,7 @@ int tt_verbs_list(struct tt_device *list, int max)
 	const struct tt_verbs_library *l = tt_verbs_load();
 	const char *names = tt_env(TT_VERBS_DEVICES);
 	struct port ports[PORTS_MAX];
-	int usable = 0, n = l ? find_best(l, NULL, names, node_here(), ports, &usable) : -ENODEV;
+	int usable = 0, n = l ? find_best(l, NULL, names, tt_numa_node(), ports, &usable) : -ENODEV;
 
 	for (int i = 0; i < n && i < max; i++) {
 		struct port *p = &ports[i], *last = &ports[nets_of(names, usable) - 1];
@@ -418,7 +411,7 @@ int tt_verbs_open_device(struct tt_verbs *net, const char *device)
 	const char *names = device ? device : tt_env(TT_VERBS_DEVICES), *sl = tt_env(TT_VERBS_SL),
 	           *class = tt_env(TT_VERBS_TC);
 	struct port ports[PORTS_MAX], *p = ports;
-	int usable, n = find_best(net->library, names, names, node_here(), ports, &usable);
+	int usable, n = find_best(net->library, names, names, tt_numa_node(), ports, &usable);
 	char note[96];
 
 	if (n < 0)
