@@ -45,6 +45,7 @@ bool tt_dial_within_host(const struct tt_dial *); /* both ends of the connection
 int tt_listen(struct tt_door *, const struct tt_net_config *);
 /* The socket alone, at the device or anywhere, for a later listen_fd; no `listen`. -errno: as above */
 int tt_listen_open(const struct tt_net_config *);
+bool tt_listens_at(int fd, const char *address); /* is fd a socket that listens at HOST:PORT, or everywhere at PORT? */
 int tt_listen_devices(struct tt_device *, int max); /* the interfaces, as transport.h says of list() */
 
 /* owner.c */

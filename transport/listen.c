@@ -1,5 +1,6 @@
 /* listen.c - interfaces, and the address that a net listens on */
 #include "transport/dial.h"
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -277,6 +278,26 @@ static int listen_somewhere(const struct tt_net *net, const struct tt_net_config
 		return listen_in_range(a, c->ports);
 	int fd = listen_at(a);
 	return fd < 0 ? cannot_listen(a, fd) : fd;
+}
+
+/* A name is not looked up: the port must do. */
+bool tt_listens_at(int fd, const char *address)
+{
+	union tt_socket_address a = { 0 };
+	socklen_t size = sizeof a, word = sizeof(int);
+	const char *port = strrchr(address, ':');
+	char here[96], host[64] = "";
+	struct in_addr v4;
+	int listens = 0;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &word) || !listens || getsockname(fd, &a.any, &size) ||
+	    (a.any.sa_family != AF_INET && a.any.sa_family != AF_INET6))
+		return false;
+	if (!port || tt_resolve_port(&a) != strtoul(port + 1, NULL, 10))
+		return false;
+	snprintf(host, sizeof host, "%.*s", (int)(port - address), address);
+	tt_resolve_name(&a, here, sizeof here);
+	return is_wildcard(&a) || (*host != '[' && inet_pton(AF_INET, host, &v4) != 1) || !strcmp(here, address);
 }
 
 static int take_listener(const struct tt_net_config *c, union tt_socket_address *a)

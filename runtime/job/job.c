@@ -206,6 +206,8 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const st
 	if ((err = place_net(job, launch, t, nth == 0, iface, sizeof iface, &c)) ||
 	    (err = t->open(&c, &job->engine.nets[job->engine.count])))
 		return err;
+	if (c.listen_fd >= 0)
+		tt_launch_took_socket();
 	job->engine.count++;
 	return 0;
 }

@@ -5,6 +5,7 @@
  * a launcher is needed for a moment only, and what it does when ranks die is no concern of the job.
  */
 #include "launch/launcher.h"
+#include "transport/dial.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -92,6 +93,22 @@ static int from_newcomer(const struct tt_settings *s, struct tt_launch *b)
 	               "TUTTI_RANK is new and TUTTI_SIZE is not set: say how many ranks the job was started with");
 }
 
+static _Atomic bool boot_socket_taken;
+
+void tt_launch_took_socket(void) { atomic_store(&boot_socket_taken, true); }
+
+/* `tutti run` hands a socket to rank 0. A process that has joined and left has closed that socket, and its number may be
+ * a file of the program's by now, or another job's socket. Then rank 0 listens there itself. */
+static bool is_boot_socket(int fd, const char *address)
+{
+	bool taken = atomic_load(&boot_socket_taken), good = !taken && tt_listens_at(fd, address);
+
+	if (!good)
+		tt_log(TT_DEBUG, "TUTTI_BOOT_FD=%d is %s: this process listens there itself", fd,
+		       taken ? "of a job that this process has been in" : "no socket that listens at TUTTI_BOOT");
+	return good;
+}
+
 static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 {
 	const char *boot = tt_setting(s, TT_BOOT), *rank = tt_setting(s, TT_RANK);
@@ -103,12 +120,13 @@ static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 	if (!boot)
 		return tt_fail(-EINVAL, "TUTTI_RANK and TUTTI_SIZE are set and TUTTI_BOOT is not: "
 		               "say where rank 0 listens, TUTTI_BOOT=HOST:PORT");
+	if ((err = take_boots(b, boot)))
+		return err;
 	if (b->rank == 0 && !b->unnumbered && (err = tt_setting_int(s, TT_BOOT_FD, 0, 1 << 20, &fd)))
 		return err;
-	if (fd >= 0 && fcntl((int)fd, F_GETFD) < 0)
-		return tt_fail(-EBADF, "TUTTI_BOOT_FD=%ld is not an open file: only `tutti run` sets it", fd);
-	b->listen_fd = (int)fd;
-	return take_boots(b, boot);
+	if (fd >= 0 && is_boot_socket((int)fd, b->address))
+		b->listen_fd = (int)fd;
+	return 0;
 }
 
 /* torchrun's own store may listen on MASTER_PORT: then rank 0 takes the next port. */

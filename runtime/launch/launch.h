@@ -13,7 +13,7 @@ struct tt_launch {
 	int local_rank, local_size; /* among the ranks of this host, by the launcher; local_size 0: it does not say */
 	char address[96];           /* where rank 0 listens; "" with a node list or alone */
 	const char *boots;          /* the same, and after commas where others do; NULL: rank 0's address alone */
-	int listen_fd;              /* a socket that listens there already, or -1 */
+	int listen_fd;              /* a socket that listens there already, or -1; see tt_launch_took_socket() */
 	struct tt_node *nodes;      /* `size` of them, or NULL */
 	const struct tt_launcher *by;
 	bool exchanges;             /* rank 0 listens where it likes; tt_launch_exchange() tells the others */
@@ -38,7 +38,7 @@ int tt_secret_from_file(struct tt_settings *);
 
 enum { TT_LAUNCH_WHY = 200, TT_LAUNCH_BLOB = 1000 };
 /* Reads which rank this process is, and where the others are, from the program, the environment and a file's nodes. May
- * ask a launcher, and waits for no other rank. Errors are -EINVAL, -ENAMETOOLONG, -EBADF, -EIO. */
+ * ask a launcher, and waits for no other rank. Errors are -EINVAL, -ENAMETOOLONG, -EIO. */
 int tt_launch_read(struct tt_settings *, const tutti_config *, struct tt_launch *);
 /* The name of the launcher that tt_launch_read() would ask, and the reason why; "none"; or "unusable": a launcher is
  * there, and cannot be asked. Asks nobody. */
@@ -47,5 +47,6 @@ const char *tt_launch_detect(const struct tt_settings *, bool nodes, char why[TT
  * ranks have called it, at most `timeout` nanoseconds. why: rank 0 cannot listen, and the others hear the reason. */
 int tt_launch_exchange(struct tt_settings *, struct tt_launch *, const char *why, uint64_t timeout);
 void tt_launch_free(struct tt_launch *);
+void tt_launch_took_socket(void); /* a net has listen_fd: this process's later joins listen themselves */
 uint64_t tt_launch_job_id(const struct tt_launch *);
 #endif

@@ -580,8 +580,23 @@ static void test_handed_socket(void)
 		{ .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(port) } } }));
 	WANT(port_of(board->of[0].addr) == port, "rank 0 listens at %s", board->of[0].addr);
 	close(fd);
-	REFUSED(-EBADF, "TUTTI_BOOT_FD=999|tutti run", "TUTTI_RANK=0", "TUTTI_SIZE=2", boot_at(port),
-	        "TUTTI_BOOT_FD=999");
+}
+
+/* A number that is no file, a file of the program's, a socket elsewhere: rank 0 listens itself, and leaves it alone. */
+static void test_stale_socket(void)
+{
+	int port = free_port(), elsewhere = 0;
+	int stale[] = { 999, open("/dev/null", O_RDWR), occupy(&elsewhere) };
+
+	for (size_t i = 0; i < TT_COUNT(stale); i++) {
+		fcntl(stale[i], F_SETFD, 0);
+		JOINED(((struct try[]){
+			{ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot_at(port), text("TUTTI_BOOT_FD=%d", stale[i]) } },
+			{ .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(port) } } }));
+		WANT(port_of(board->of[0].addr) == port, "rank 0 listens at %s", board->of[0].addr);
+	}
+	close(stale[1]);
+	close(stale[2]);
 }
 
 /* ---- the secret ---- */
@@ -1111,6 +1126,7 @@ static CU_TestInfo way_tests[] = {
 	{ "a list of addresses", test_list },
 	{ "interface", test_interface },
 	{ "a socket handed over", test_handed_socket },
+	{ "a stale socket", test_stale_socket },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo secret_tests[] = {

@@ -464,6 +464,18 @@ test_killed() {
 	check "all gone" soon none_left
 }
 
+test_again() { # a process may leave and join again: the socket that it was handed is gone then
+	for transports in shm,tcp tcp; do
+		rm -f mine left.*
+		TUTTI_TRANSPORTS=$transports run -n 3 "${tutti%/*}/tests/tools/again" 4
+		check "status 0" is $status 0
+		check "the program's own file is left alone" is "$(cat mine)" "still mine"
+	done
+	rm -f mine left.*
+	run -n 1 "${tutti%/*}/tests/tools/again" 4
+	check "alone" is $status 0
+}
+
 test_leftovers() {
 	run -n 2 sh -c 'sh -c "sleep 100; :" '"$marker"' & [ $TUTTI_RANK = 0 ] || sleep 0.3'
 	check "run does not wait for them" took 0 5000
@@ -534,4 +546,4 @@ test_info() {
 
 run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace
 	keep_going survive server table exec refusals limits signals stats_signal background stop stopped late_rank_0
-	evicted evicted_again rendezvous killed leftovers broken_output info" "$@"
+	evicted evicted_again rendezvous killed again leftovers broken_output info" "$@"

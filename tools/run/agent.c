@@ -26,7 +26,6 @@ static int listen_for_rank_0(const char *address, int *port)
 	struct sockaddr_in v4 = { .sin_family = AF_INET };
 	bool loop4 = !strncmp(address, "127.", 4), loop6 = !strcmp(address, "::1");
 	int fd = loop4 ? -1 : socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), off = 0;
-	socklen_t size = sizeof v6;
 
 	if (loop4)
 		inet_pton(AF_INET, address, &v4.sin_addr);
@@ -34,17 +33,16 @@ static int listen_for_rank_0(const char *address, int *port)
 		v6.sin6_addr = in6addr_loopback;
 	if (fd >= 0)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-	bool v6_works = fd >= 0 && !bind(fd, (struct sockaddr *)&v6, sizeof v6);
-	if (fd >= 0 && !v6_works)
-		close(fd);
-	if (!v6_works) {
-		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		if (fd < 0 || bind(fd, (struct sockaddr *)&v4, sizeof v4))
-			return -1;
+	if (fd >= 0 && !tt_run_listen(fd, (struct sockaddr *)&v6, sizeof v6)) {
+		*port = ntohs(v6.sin6_port);
+		return fd;
 	}
-	if (listen(fd, SOMAXCONN) || getsockname(fd, (struct sockaddr *)&v6, &size))
+	if (fd >= 0)
+		close(fd);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || tt_run_listen(fd, (struct sockaddr *)&v4, sizeof v4))
 		return -1;
-	*port = ntohs(v6.sin6_port); /* at the same place in both */
+	*port = ntohs(v4.sin_port);
 	return fd;
 }
 

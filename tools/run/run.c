@@ -121,11 +121,28 @@ int tt_run_boot(const char *address, unsigned port, char text[128])
 	return setenv(variable(TT_BOOT), text, 1) ? -errno : 0;
 }
 
+/* Below the ports that the kernel gives out: none of these is a connection's own port when rank 0 leaves the job and
+ * listens there again. SO_REUSEADDR, since old connections to that port may still be in TIME_WAIT then. */
+int tt_run_listen(int fd, struct sockaddr *at, socklen_t size)
+{
+	in_port_t *port = &((struct sockaddr_in *)(void *)at)->sin_port; /* at the same place in IPv6 */
+	uint16_t chance;
+	int on = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	for (int i = 0; i < 100; i++) {
+		tt_entropy(&chance, sizeof chance);
+		*port = i < 99 ? htons((uint16_t)(20000 + chance % 12000)) : 0;
+		if (!bind(fd, at, size))
+			break;
+	}
+	return listen(fd, SOMAXCONN) || getsockname(fd, at, &size) ? -1 : 0;
+}
+
 /* Rank 0 inherits the socket: the port is reserved from now on, and other ranks' connects wait for rank 0. */
 static int open_boot(struct run *run)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t len = sizeof at;
 	char text[128];
 
 	if (run->options.hosts && !run->options.rendezvous)
@@ -137,8 +154,7 @@ static int open_boot(struct run *run)
 		return 0;
 	}
 	run->boot = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (run->boot < 0 || bind(run->boot, (struct sockaddr *)&at, len) || listen(run->boot, SOMAXCONN) ||
-	    getsockname(run->boot, (struct sockaddr *)&at, &len))
+	if (run->boot < 0 || tt_run_listen(run->boot, (struct sockaddr *)&at, sizeof at))
 		return -errno;
 	return tt_run_boot("127.0.0.1", ntohs(at.sin_port), text);
 }
