@@ -97,8 +97,8 @@ static _Atomic bool boot_socket_taken;
 
 void tt_launch_took_socket(void) { atomic_store(&boot_socket_taken, true); }
 
-/* `tutti run` hands a socket to rank 0. A process that has joined and left has closed that socket, and its number may be
- * a file of the program's by now, or another job's socket. Then rank 0 listens there itself. */
+/* `tutti run` hands a socket to rank 0. A process that has joined and left has closed that socket, and the number may
+ * belong to a file of the program's by now, or to another job's socket. Then rank 0 listens there itself. */
 static bool is_boot_socket(int fd, const char *address)
 {
 	bool taken = atomic_load(&boot_socket_taken), good = !taken && tt_listens_at(fd, address);

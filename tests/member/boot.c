@@ -591,7 +591,8 @@ static void test_stale_socket(void)
 	for (size_t i = 0; i < TT_COUNT(stale); i++) {
 		fcntl(stale[i], F_SETFD, 0);
 		JOINED(((struct try[]){
-			{ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot_at(port), text("TUTTI_BOOT_FD=%d", stale[i]) } },
+			{ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot_at(port),
+			           text("TUTTI_BOOT_FD=%d", stale[i]) } },
 			{ .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(port) } } }));
 		WANT(port_of(board->of[0].addr) == port, "rank 0 listens at %s", board->of[0].addr);
 	}

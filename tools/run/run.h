@@ -119,7 +119,7 @@ int tt_run_begin_agent(struct options *, int *boot); /* says hello, reads what t
 
 /* run.c */
 void tt_run_end_ranks(struct run *, int sig, uint64_t grace);
-int tt_run_listen(int fd, struct sockaddr *at, socklen_t size); /* at a port that it chooses and writes to `at`; 0; -1 */
+int tt_run_listen(int fd, struct sockaddr *at, socklen_t size); /* chooses the port, and writes it to `at`; 0; -1 */
 int tt_run_boot(const char *address, unsigned port, char text[128]); /* sets TUTTI_BOOT */
 
 /* output.c */
