@@ -242,6 +242,8 @@ struct tt_segment {
 	bool known, open;           /* the result is known; all ranks can use the segment */
 	bool asleep;                /* what my slot says */
 	unsigned turn, half;        /* which header is next, and which half */
+	uint32_t complete;          /* the last call that was completed here: its number ... */
+	unsigned complete_turn;     /* ... and its turn + 1; 0: none */
 	uint32_t last;              /* the value of `done` with which all others have finished my last call */
 	int lost;                   /* 1 + a rank of the job whose slot is no longer there; 0: none */
 	struct tt_list queue;       /* calls in their order: the first one uses the segment */
@@ -258,6 +260,7 @@ void tt_segment_close(struct tutti *);
 void tt_segment_sweep(struct tt_job *, bool all); /* frees closed segments that no rank reads; all: also those in use */
 void tt_segment_lost(struct tt_job *, const struct tt_peer *); /* the peer is about to be disconnected */
 
+bool tt_segment_may_begin(const struct tt_segment *); /* does no rank need what my next header says now? */
 struct tt_call_header *tt_segment_begin(struct tt_segment *); /* my next header, to be filled in before step 1 */
 void tt_segment_step(struct tt_segment *, struct tt_call_header *, uint32_t call, uint32_t step); /* wakes sleepers */
 /* Has rank i reached that step? 1: yes, 0: no, -ECONNABORTED: that rank has given up. */
@@ -287,6 +290,7 @@ struct tt_segment_call {
 	unsigned chunk;             /* how often the halves were switched */
 	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
 	struct tt_timer announce;
+	struct tt_timer slower;     /* while slower ranks still read the header that this call needs */
 };
 void tt_segment_call_begin(struct tt_segment_call *, struct tt_coll *, size_t bytes, int offers);
 void tt_segment_call_end(struct tt_segment_call *, bool done); /* on release; not done: tells others that I gave up */

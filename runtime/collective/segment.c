@@ -3,8 +3,8 @@
  * A rank writes only to its own slot. For each call it takes one of two headers there, in turn. The header's flag,
  * which is set last, names the call and the rank's step in it. Two headers are enough: a rank that writes the header
  * of call k + 2 has seen all headers of k + 1, and the ranks that wrote those were done with k. The same holds for
- * the two halves. If a rank gave up k + 1, another rank may learn only from k + 2 that k has failed, too, because it
- * had not looked yet.
+ * the two halves. But a rank that gave k + 1 up may not have seen these headers. Slower ranks may still need its header
+ * and half of k, which it has completed. So it begins k + 2 when all ranks say `done` of k.
  *
  *      slot      [header: flag, print, where its vector is | header] [asleep] [done] [half of the buffer | half]
  *      flag      call << 32 | step: 0 nothing yet, 1 begun, 2 and up: the algorithm's steps, QUIT: given up
@@ -75,6 +75,18 @@ int tt_segment_reached(struct tt_segment *b, int i, uint32_t call, uint32_t step
 	if (flag >> 32 != call || (uint32_t)flag == TT_STEP_QUIT)
 		return -ECONNABORTED;
 	return (uint32_t)flag >= step;
+}
+
+bool tt_segment_may_begin(const struct tt_segment *b)
+{
+	if (!b->complete_turn || b->turn + 1 - b->complete_turn != 2) /* the next header is not that call's */
+		return true;
+	for (int i = 0; i < b->n; i++) {
+		const struct tt_rank_slot *s = b->peers[i].slot;
+		if (i != b->me && s && !tt_before(b->complete, atomic_load_explicit(&s->done, memory_order_acquire)))
+			return false;
+	}
+	return true;
 }
 
 struct tt_call_header *tt_segment_begin(struct tt_segment *b)

@@ -79,11 +79,16 @@ int tt_segment_call_still(struct tt_segment_call *v)
 
 /* ---- the beginning ---- */
 
+static bool is_my_turn(const struct tt_segment_call *v)
+{
+	return v->segment->queue.next == &v->turn && tt_segment_may_begin(v->segment);
+}
+
 int tt_segment_call_turn(struct tt_segment_call *v)
 {
 	struct tt_segment *b = v->segment;
 
-	if (b->queue.next != &v->turn)
+	if (!is_my_turn(v))
 		return 0;
 	v->header = tt_segment_begin(b);
 	v->header->print = v->coll->print;
@@ -223,12 +228,17 @@ static void announce(struct tt_timer *t)
 			tt_coll_send(v->coll, v->segment->seats[i], TT_TAG_HERE, NULL, 0);
 }
 
-/* Ranks that call something else, without the segment, never look here. A message tells them what this rank calls. */
+static void look_again(struct tt_timer *t) { (void)t; }
+
+/* Ranks that call something else, without the segment, never look here. A message tells them what this rank calls.
+ * `done` wakes nobody: a call that waits for it looks each millisecond. */
 static void arm(struct tt_segment_call *v)
 {
 	struct tt_job *job = v->coll->job;
 
 	tt_segment_set_asleep(v->segment, true);
+	if (!v->header && v->segment->queue.next == &v->turn && !tt_timer_runs(&v->slower))
+		tt_timer_start(job, &v->slower, tt_now() + TT_MS, look_again);
 	if (v->header && !v->met && !v->announce.expire)
 		tt_timer_start(job, &v->announce, tt_now() + tt_time(job, TT_TIME_HEARTBEAT), announce);
 }
@@ -245,7 +255,7 @@ bool tt_segment_call_poll(struct tt_segment_call *v, bool asleep)
 		return true;
 	if (v->paused)
 		return false;
-	return v->header ? look(v) != 0 : v->segment->queue.next == &v->turn;
+	return v->header ? look(v) != 0 : is_my_turn(v);
 }
 
 /* ---- life ---- */
@@ -271,10 +281,15 @@ void tt_segment_call_end(struct tt_segment_call *v, bool done)
 	struct tt_segment *b = v->segment;
 
 	tt_timer_stop(&v->announce);
+	tt_timer_stop(&v->slower);
 	tt_segment_set_asleep(b, false);
 	tt_list_remove(&v->turn);
 	if (v->header && !done)
 		tt_segment_step(b, v->header, v->coll->seq, TT_STEP_QUIT);
+	if (v->header && done) {
+		b->complete = v->coll->seq;
+		b->complete_turn = b->turn;
+	}
 	if (v->region)
 		v->region->net->transport->dereg(v->region);
 	if (v->header)

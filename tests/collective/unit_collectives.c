@@ -1488,6 +1488,32 @@ static void test_some_given_up(void)
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "shm", .program = program_some_given_up }), 0);
 }
 
+/* One rank gives a call up at once, or the ranks disagree about the call. The call before is complete on that rank, and
+ * must end well on slower ranks, too, with the right sum. */
+static void program_completed_before(tutti *job)
+{
+	enum { COUNT = 300 };
+	int n = tutti_size(job), me = tutti_rank(job), rounds = all_or(60, 600);
+	float v[COUNT], w[COUNT] = { 0 };
+
+	for (int k = 0; k < rounds; k++) {
+		for (int i = 0; i < COUNT; i++)
+			v[i] = (float)(k + me);
+		CHECK(tutti_allreduce(job, v, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+		CHECK(v[0] == (float)(n * k + n * (n - 1) / 2) && v[COUNT - 1] == v[0]);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		for (int i = 0; i < 1 + k % 3; i++) {
+			tutti_op op = { 0 };
+			size_t count = k % 2 && me == n - 1 ? COUNT - 1 : COUNT;
+			CHECK(tutti_allreduce(job, w, w, count, TUTTI_F32, TUTTI_SUM, &op) == 0);
+			if (me == 0 && k % 2 == 0)
+				tutti_cancel(&op);
+			int err = tutti_wait(&op, -1);
+			CHECK(err == 0 || err == -ECANCELED || err == -ECONNABORTED || err == -EBADMSG);
+		}
+	}
+}
+
 static void on_one_host(void (*program)(tutti *), int least, int most)
 {
 	for (int n = least; n <= most && n <= LARGEST; n++) {
@@ -1509,6 +1535,7 @@ static void test_all_stay(void) { on_one_host(program_all_stay, 2, 4); }
 static void test_some_leave(void) { on_one_host(program_some_leave, 2, 4); }
 static void test_disagree(void) { on_one_host(program_disagree, 1, 4); }
 static void test_staged(void) { on_one_host(program_staged, 1, 5); }
+static void test_completed_before(void) { on_one_host(program_completed_before, 2, 4); }
 
 static void test_given_up(void)
 {
@@ -1867,6 +1894,7 @@ static CU_TestInfo one_host_tests[] = {
 	{ "one host, disagreement", test_disagree },
 	{ "one host, combined and gathered", test_staged },
 	{ "one host, given up", test_given_up },
+	{ "one host, completed before a call that failed", test_completed_before },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo group_tests[] = {
