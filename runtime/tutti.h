@@ -14,7 +14,7 @@
  *   -ENOTCONN      a rank has left the job
  *   -ECANCELED     this rank has cancelled the operation
  *   -ECONNABORTED, -EBADMSG   a collective: another rank has cancelled it; or the ranks called different ones
- *   -EAGAIN        too many collectives are under way
+ *   -EAGAIN        1,024 started collectives are under way in the group
  *   -ENOENT        a window or table that its owner did not open in time
  *   -ESTALE        a window or table that its owner has closed; a group that was shrunk or grown
  *   -EHOSTDOWN     too few ranks of a group are left
@@ -162,6 +162,17 @@ tutti *tutti_job(tutti *);
  * negative color is in none, and gets NULL in *part. -EMFILE: 1024 groups are open here; -ECONNABORTED: on another
  * rank. */
 int tutti_group_split(tutti *, int color, int key, tutti **part);
+/* Makes a group of n listed ranks. The listed ranks call it, and no other rank does. ranks: ranks of the group `at`, in
+ * the order in which the new group numbers them; the same list on all of them. at may be what tutti_job gives, so that
+ * ranks that have joined late can be listed, too. name: 1 to 200 bytes, names this call among others that go on at the
+ * same time; another group may use it again. The new group begins with the timeout of `at`.
+ * Blocks until all listed ranks have called it, for as long as an operation.
+ *   -EBADMSG: two ranks gave different lists under one name; the sentence has both lists, and all ranks that hear of
+ * each other get this error. -ETIMEDOUT: the sentence names the ranks that have not called; the call may be repeated.
+ * -ECONNRESET, -ENOTCONN: a listed rank went down, or has left. -EINTR: tutti_on_wait; the call may be repeated.
+ * -EINVAL: a rank is listed twice, is no rank of `at`, or this rank is not listed. -EALREADY: another thread makes a
+ * group of that name. -EMFILE: 1024 groups are open here. */
+int tutti_group_of(tutti *at, const int *ranks, int n, const char *name, tutti **group);
 /* The way on after a collective has failed with -ECONNRESET, -ENOTCONN or -ETIMEDOUT. All ranks that are left of the
  * group call it. They agree on who they are, although some may die meanwhile, and go on in *left, in the old order. The
  * old group is of no more use but to be freed.

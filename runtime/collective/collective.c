@@ -349,18 +349,25 @@ static int count_running(const struct tutti *group)
 
 bool tt_coll_is_idle(void *group) { return !count_running(group); }
 
-static int check_start(const struct tutti *group)
-{
-	int n = count_running(group);
+static bool has_room(void *group) { return count_running(group) < IN_FLIGHT_MAX; }
 
+static int check_start(struct tutti *group, bool blocking)
+{
+	int err = 0;
+
+	if (!has_room(group) && blocking) /* each of them has its own bound */
+		err = tt_wait_for(group->job, NULL, has_room, group, TT_NEVER);
+	else if (!has_room(group))
+		err = tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more",
+		              IN_FLIGHT_MAX);
+	if (err)
+		return err;
 	if (group->retired)
 		return tt_fail(-ESTALE, "this group has been shrunk or grown: go on with the group that came of it");
 	if (is_given_up(group, group->started))
 		return tt_fail(-ETIMEDOUT, "a collective of this group was given up: %s. tutti_group_shrink makes a "
 		               "group that goes on", tt_coll_group(group)->why);
-	if (n < IN_FLIGHT_MAX)
-		return 0;
-	return tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", n);
+	return 0;
 }
 
 /* A rank that is gone takes no part in calls that it had not finished. The rank that failed first is named, rather than
@@ -514,7 +521,7 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 	if (!err) {
 		err = pin(c);
 		tt_lock(job);
-		if (!err && !(err = check_start(c->group)))
+		if (!err && !(err = check_start(c->group, !op)))
 			return tt_operation_return(start(c, op, &stack), !op);
 		unpin(c);
 		tt_unlock(job);

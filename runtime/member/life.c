@@ -140,6 +140,7 @@ static void member_ended(struct tt_member *m)
 	tt_each_module(module, m->job, ended)
 		module->ended(m);
 	tt_agree_member_down(m);
+	tt_form_member_down(m);
 	m->job->engine.news = true; /* threads that wait for its notifies look again */
 }
 

@@ -62,6 +62,8 @@ int tt_members_open(struct tt_job *job, const struct tt_launch *launch)
 {
 	int err = make_members(job, launch);
 
+	if (!err)
+		err = tt_form_open(job);
 	return err ? err : make_group(job);
 }
 
@@ -224,6 +226,7 @@ static void close_members(struct tt_job *job)
 	struct tt_members *all = tt_members(job);
 
 	tt_watch_free(job);
+	tt_form_close(job);
 	for (int i = 0; all->of && i < job->size; i++) {
 		tt_member_free(&all->of[i]);
 		tt_stats_free(all->of[i].stats);
@@ -287,6 +290,7 @@ static const struct tt_message messages[] = {
 	{ TT_CLAIM, "claim", tt_sponsor_take_claim },
 	{ TT_CONSENT, "consent", tt_sponsor_take_consent },
 	{ TT_WHERE, "where", refuse_greeting },
+	{ TT_FORM, "form", tt_form_message },
 };
 
 const struct tt_module tt_member_module = {

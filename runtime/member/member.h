@@ -10,6 +10,7 @@ enum { TT_MEMBER_SLOT = 0, TT_GROUPS = 1024 };
 enum { TT_DOING = 200 }; /* bytes of the text in a PONG, with the zero */
 
 struct tt_claim;
+struct tt_forming;
 struct tt_newcomer;
 struct tt_watch;
 extern const struct tt_module tt_member_module;
@@ -147,6 +148,7 @@ struct tt_members { /* the room's own struct in a job */
 	int newcomers;
 	unsigned call_from;         /* late: the next rank to be told that this one waits */
 	struct tt_watch *watch;     /* NULL: the program does not watch the job */
+	struct tt_forming *forming; /* groups that their members are making */
 	int join_err;
 	char join_why[256], last_try[240]; /* why joining fails; how the last try to connect ended */
 	const struct tt_message *message[256]; /* by type: what the modules have registered */

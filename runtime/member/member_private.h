@@ -6,7 +6,7 @@
 enum { /* the first byte of a message of this room; docs/wire.md has those of all rooms */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_ENDPOINT, TT_ENDPOINTS, TT_BYE, TT_PING, TT_PONG, TT_DOWN,
 	TT_RECALL = 13, TT_REVOKE = 15, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED, TT_STOPPED = 40,
-	TT_CLAIM = 42, TT_CONSENT, TT_WHERE,
+	TT_CLAIM = 42, TT_CONSENT, TT_WHERE, TT_FORM = 60,
 };
 
 enum { TT_BYE_GROUPS = 2 * TT_GROUPS, TT_HOST_BITS = 40 };
@@ -123,6 +123,13 @@ bool tt_agree_voted(const struct tutti *); /* this rank has accepted the next me
 bool tt_agree_has_reported(const struct tutti *); /* this rank has told what it knows for the next view */
 bool tt_agree_is_over(const struct tutti *);      /* the next view is decided */
 bool tt_agree_is_enough(const struct tutti *, const uint8_t *seats); /* a bit for each; NULL: all that are in */
+
+/* ---- group_of.c: groups that their members make ---- */
+
+int tt_form_open(struct tt_job *);
+void tt_form_close(struct tt_job *);
+void tt_form_message(struct tt_member *from, struct tt_pack *);
+void tt_form_member_down(struct tt_member *);
 
 /* ---- sponsor.c: newcomers that have come to this rank ---- */
 

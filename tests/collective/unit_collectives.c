@@ -1493,7 +1493,7 @@ static void test_some_given_up(void)
 static void program_completed_before(tutti *job)
 {
 	enum { COUNT = 300 };
-	int n = tutti_size(job), me = tutti_rank(job), rounds = all_or(60, 600);
+	int n = tutti_size(job), me = tutti_rank(job), rounds = all_or(600, 60);
 	float v[COUNT], w[COUNT] = { 0 };
 
 	for (int k = 0; k < rounds; k++) {
@@ -1512,6 +1512,25 @@ static void program_completed_before(tutti *job)
 			CHECK(err == 0 || err == -ECANCELED || err == -ECONNABORTED || err == -EBADMSG);
 		}
 	}
+}
+
+/* A blocking call waits where 1,024 started calls are under way. */
+static void program_full(tutti *job)
+{
+	enum { MOST = 1024 };
+	tutti_op *ops = must(calloc(MOST, sizeof *ops)), one_more = { 0 };
+	int me = tutti_rank(job);
+
+	if (me)
+		pass_time(30 * TT_MS);
+	for (int i = 0; i < MOST; i++)
+		CHECK(tutti_barrier(job, me ? NULL : &ops[i]) == 0);
+	if (!me)
+		CHECK(tutti_barrier(job, &one_more) == -EAGAIN);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < MOST; i++)
+		CHECK(tutti_wait(&ops[i], -1) == 0);
+	free(ops);
 }
 
 static void on_one_host(void (*program)(tutti *), int least, int most)
@@ -1535,6 +1554,7 @@ static void test_all_stay(void) { on_one_host(program_all_stay, 2, 4); }
 static void test_some_leave(void) { on_one_host(program_some_leave, 2, 4); }
 static void test_disagree(void) { on_one_host(program_disagree, 1, 4); }
 static void test_staged(void) { on_one_host(program_staged, 1, 5); }
+static void test_full(void) { on_one_host(program_full, 2, 2); }
 static void test_completed_before(void) { on_one_host(program_completed_before, 2, 4); }
 
 static void test_given_up(void)
@@ -1894,6 +1914,7 @@ static CU_TestInfo one_host_tests[] = {
 	{ "one host, disagreement", test_disagree },
 	{ "one host, combined and gathered", test_staged },
 	{ "one host, given up", test_given_up },
+	{ "one host, as many as there may be", test_full },
 	{ "one host, completed before a call that failed", test_completed_before },
 	CU_TEST_INFO_NULL,
 };
