@@ -28,7 +28,7 @@ int main(void)
 		float error = line[0] * x + line[1] - (3 * x - 1);
 		line[0] -= 0.05f * error * x;
 		line[1] -= 0.05f * error;
-		check(tutti_center_step(center)); /* now and then: the line and the center move towards each other */
+		check(tutti_center_step(center, NULL)); /* now and then: line and center move towards each other */
 	}
 	check(tutti_barrier(job, NULL));
 	check(tutti_center_pull(center));

@@ -69,7 +69,7 @@ static enum status begin_ea(struct training *t)
 static enum status step_ea(struct training *t, struct batch *b)
 {
 	step_alone(t, b);
-	return timed(t, seconds_now(), tutti_ea_step(ea));
+	return timed(t, seconds_now(), tutti_ea_step(ea, NULL));
 }
 
 static enum status meet_ea(struct training *t)
@@ -117,13 +117,13 @@ static enum status step_asgd(struct training *t, struct batch *b)
 {
 	b->rate /= t->ranks;
 	step_alone(t, b);
-	return timed(t, seconds_now(), tutti_center_step(center));
+	return timed(t, seconds_now(), tutti_center_step(center, NULL));
 }
 
 static enum status step_center(struct training *t, struct batch *b)
 {
 	step_alone(t, b);
-	return timed(t, seconds_now(), tutti_center_step(center));
+	return timed(t, seconds_now(), tutti_center_step(center, NULL));
 }
 
 static enum status meet_center(struct training *t)

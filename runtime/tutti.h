@@ -764,6 +764,12 @@ int tutti_table_reopen(tutti_table *);
  * one. All ranks give lists of the same counts and types. The list is copied at opening; the tensors' memory stays the
  * program's. Of memory of tutti_alloc nothing is copied on the way. */
 
+typedef struct tutti_average_result {
+	double distance;          /* |x - c|: the Euclidean distance of this rank's parameters, before they move, from
+	                           * the center; of a center of deltas: from the center that the servers give back */
+	uint64_t reserved[4];
+} tutti_average_result;
+
 /* ---- averaging: all-reduce SGD ----
  *
  * Each rank computes gradients from samples of its own, all ranks take the same step with their sum or average, and so
@@ -821,7 +827,7 @@ void tutti_gradients_close(tutti_gradients *);
  *
  *   tutti_ea_synchronize(ea);                               all begin with rank 0's parameters
  *   for each step:
- *           params -= rate * gradients;  tutti_ea_step(ea);
+ *           params -= rate * gradients;  tutti_ea_step(ea, NULL);
  *   tutti_ea_synchronize_center(ea);                        tutti_ea_center says where the result lies
  *
  * Calls are collective, but for close. Errors are those of collectives. After one of them those that need the others
@@ -837,8 +843,14 @@ enum {
  * ranks have called it. */
 int tutti_ea_open(tutti *, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags, tutti_ea **);
 /* Counts a step of the program's. Returns 1: that was the tau-th, and it has averaged; 0: it was one of the others, for
- * which nobody is waited for. Blocks until all ranks have begun the averaging before this one. */
-int tutti_ea_step(tutti_ea *);
+ * which nobody is waited for. result: set if it has averaged, at the price of one read of the parameters; NULL: not
+ * wanted. Blocks until all ranks have begun the averaging before this one. */
+int tutti_ea_step(tutti_ea *, tutti_average_result *result);
+/* Changes tau (from 1 up) and alpha (as of tutti_ea_open), from the next averaging on. The next averaging comes after
+ * tau more steps. A collective: all ranks call it between the same two averagings, with the same values. Blocks until
+ * all ranks have called it. -EINVAL: values out of range; or other ranks give other values, and nothing has changed. */
+int tutti_ea_set(tutti_ea *, int tau, double alpha);
+int tutti_ea_get(const tutti_ea *, int *tau, double *alpha); /* both as they were set; NULL: not wanted */
 /* Both end this rank's steps and wait for those of the others. Then the center of rank 0 becomes everybody's; or rank
  * 0's parameters do, and the center is these. Both bit for bit. Block until all ranks have called them. */
 int tutti_ea_synchronize_center(tutti_ea *);
@@ -937,9 +949,24 @@ int tutti_center_open(tutti *, const char *name, const tutti_tensor *params, int
                       tutti_center **);
 /* Ends this rank's part, as tutti_table_close does: a barrier before it. NULL is allowed. */
 void tutti_center_close(tutti_center *);
-/* After each step of the worker: every tau steps it exchanges. Returns 1: it has exchanged; 0: not yet. */
-int tutti_center_step(tutti_center *);
-int tutti_center_exchange(tutti_center *); /* now */
+/* After each step of the worker: every tau steps it exchanges. Returns 1: it has exchanged; 0: not yet. result: set if
+ * it has exchanged, at the price of one more read of the params; NULL: not wanted. */
+int tutti_center_step(tutti_center *, tutti_average_result *result);
+int tutti_center_exchange(tutti_center *, tutti_average_result *result); /* now */
+typedef struct tutti_center_schedule { /* what may change while the center is open */
+	int tau;                 /* from 1 up */
+	double alpha, learning_rate, momentum; /* options of the servers' rule, for the exchanges of this worker. NaN:
+	                          * as the rule has them; of an elastic center: 0.9 / p. Others than the rule's: NaN */
+	uint64_t reserved[4];
+} tutti_center_schedule;
+/* Changes the schedule, from the next exchange on; tau is counted anew. Begin with tutti_center_get.
+ * In rounds a collective of `group`, in which all workers of the center are: all call it between the same two rounds,
+ * with the same values. Blocks until all have called it. Elsewhere each worker has a schedule of its own, group may be
+ * NULL, and the call does not block.
+ * -EINVAL: values out of range; an option that the rule does not have; or other ranks give other values, and nothing
+ * has changed. */
+int tutti_center_set(tutti_center *, tutti *group, const tutti_center_schedule *);
+int tutti_center_get(const tutti_center *, tutti_center_schedule *);
 /* params = center (and `old` too: a worker that began elsewhere counts nothing twice). */
 int tutti_center_pull(tutti_center *);
 /* center = params, past the rule; by one rank, which need not be a worker. The others pull. */
@@ -1041,14 +1068,29 @@ typedef struct tutti_gossip_result {
 	double clock;             /* f peer's clock + (1 - f) own; push: as it was */
 	unsigned retries;         /* reads that the owner has overtaken */
 	int gifts;                /* push: how many were taken in */
+	int peer_not_finite;      /* pull: 1: the peer's loss is infinite or NaN, and f is 0 */
+	double peer_clock, peer_loss; /* pull: of the model that the peer has published */
+	double age_ms;            /* milliseconds since the peer has published that model, by the calendars of both
+	                           * hosts; 0 where they disagree */
 	char why[200];            /* with nobody: the sentence why; else "" */
 	uint64_t reserved[4];
 } tutti_gossip_result;
 /* Averages: pull: waits for the peer's model, timeout_ms at most. Push: takes in what has come. result: NULL is
  * allowed. The result goes into the program's tensors, or into `next`. Integers are not averaged: they are taken over
  * from the side with more than half. A peer whose clock (or loss) does not make a factor together with mine (0 / 0)
- * gets 0.5; a factor below 0 is 0, above 1 is 1. That there is no peer in a round is no error. -ECONNRESET as above. */
+ * gets 0.5; a factor below 0 is 0, above 1 is 1. A loss that is infinite or NaN says that the model is spoiled, under
+ * every method: f is 0 if it is the peer's loss, and 1 if it is mine alone. A program without losses gives 0. That
+ * there is no peer in a round is no error. -ECONNRESET as above. */
 int tutti_gossip_mix(tutti_gossip *, double loss, tutti_gossip_result *);
+/* Pull: ends the round without averaging: waits for the peer's model as tutti_gossip_mix does, and copies the model
+ * into `to`, n tensors with the counts and types of the model. result: as of tutti_gossip_mix. factor is the f with
+ * which tutti_gossip_mix would average, and the clock is set as if the program averages with that f. With no peer (-1)
+ * `to` holds nothing useful. -EINVAL: other tensors; -ENOTSUP: the way is push; -ECONNRESET as above. */
+int tutti_gossip_fetch(tutti_gossip *, double loss, const tutti_tensor *to, tutti_gossip_result *result);
+/* Sets `value` of TUTTI_GOSSIP_CONSTANT, from 0 to 1: f from the next tutti_gossip_mix on, of this rank alone. Does not
+ * block. -EINVAL: another value. And returns the value; NaN: the gossip is NULL. */
+int tutti_gossip_set_value(tutti_gossip *, double value);
+double tutti_gossip_value(const tutti_gossip *);
 typedef struct tutti_gossip_info {
 	double clock;
 	double weight;            /* push-sum: mine; ... */
@@ -1084,7 +1126,7 @@ enum { TUTTI_REQUEST_MAX = 16384 }; /* bytes of a request, and of its answer */
 typedef struct tutti_request {
 	int worker;              /* rank in the group */
 	tutti_what what;         /* JOINED: it asks; LEFT: it is done, or has left the job; GONE: it went down */
-	const void *data;        /* of a request, until the function returns */
+	const void *data;        /* of a request: valid until the answer */
 	size_t bytes;
 	uint64_t reserved[4];
 } tutti_request;

@@ -4,6 +4,13 @@
 #include "base/model.h"
 #include "tutti.h"
 
+/* ---- schedule.c: values that all ranks change at once ---- */
+
+/* Collects len bytes of each rank of the group. *all is to be freed. what: for the sentence. A collective. */
+int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, const char *what);
+/* 0: rank i has this rank's value. -EINVAL, with a sentence that names the member and both values. */
+int tt_schedule_compare(tutti *group, int i, const char *what, const char *member, double theirs, double mine);
+
 /* ---- round.c: one round of averaging: how many ranks contribute, and what is summed meanwhile ----
  *
  * All ranks of a group begin the same sums in the same order. A round that has failed stays so until tt_round_reset. */

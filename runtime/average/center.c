@@ -33,7 +33,9 @@ struct tutti_center {
 	char *velocity;  /* EAMSGD's v */
 	int *worker;     /* ranks of the job that may push; NULL: all of the job */
 	int workers;
-	uint64_t steps;
+	tutti_center_schedule now; /* in force */
+	int phase;       /* steps since the last exchange by tutti_center_step, or set */
+	double alpha;    /* ELASTIC: of the last exchange */
 };
 
 /* ---- configs ---- */
@@ -307,6 +309,9 @@ int tutti_center_open(tutti *group, const char *name, const tutti_tensor *params
 	if (!(c = calloc(1, sizeof *c)))
 		return tt_fail(-ENOMEM, "center \"%.160s\": no memory", name);
 	c->config = *config;
+	c->now = (tutti_center_schedule){ .tau = config->tau, .alpha = config->updater.defaults.alpha,
+		.learning_rate = config->updater.defaults.learning_rate,
+		.momentum = config->updater.defaults.momentum };
 	c->job = group->job;
 	const struct opening o = { group, name, params, n, tutti_late(group) && tutti_job(group) == group };
 	if ((err = begin(c, &o))) {
@@ -350,13 +355,17 @@ static int count_workers(const tutti_center *c)
 	return there > 0 ? there : 1;
 }
 
-static tutti_update options_of(const tutti_center *c)
+static tutti_update options_of(tutti_center *c)
 {
 	const tutti_update *given = &c->config.updater.defaults;
 	tutti_update o = tutti_update_defaults();
 
-	if (c->config.kind == TUTTI_CENTER_ELASTIC && isnan(given->alpha))
+	o.alpha = c->now.alpha;
+	o.learning_rate = c->now.learning_rate;
+	o.momentum = c->now.momentum;
+	if (c->config.kind == TUTTI_CENTER_ELASTIC && isnan(o.alpha))
 		o.alpha = tutti_elastic_alpha(count_workers(c));
+	c->alpha = isnan(o.alpha) ? 0.5 : o.alpha; /* ELASTIC's own */
 	if (c->config.average)
 		o.scale = (isnan(given->scale) ? 1 : given->scale) / count_workers(c);
 	return o;
@@ -399,7 +408,19 @@ static void take(tutti_center *c)
 			tt_blend(p->data, 1, p->data, -1, c->given + p->at, p->count, c->type);
 }
 
-int tutti_center_exchange(tutti_center *c)
+/* How far x is from what the servers gave; ELASTIC: they gave alpha (x - center). */
+static double distance(const tutti_center *c)
+{
+	bool moved = c->config.updater.rule == TUTTI_UPDATE_ELASTIC;
+	double square = 0;
+
+	EACH_PIECE(c, p)
+		square += moved ? tt_square_distance(c->given + p->at, NULL, p->count, c->type) :
+		                  tt_square_distance(p->data, c->given + p->at, p->count, c->type);
+	return sqrt(square) / (moved ? c->alpha : 1);
+}
+
+int tutti_center_exchange(tutti_center *c, tutti_average_result *result)
 {
 	int err = check_center(c);
 
@@ -408,17 +429,91 @@ int tutti_center_exchange(tutti_center *c)
 	const tutti_update options = options_of(c);
 	if ((err = tutti_table_push_pull(c->table, to_push(c), &options, c->given, NULL)))
 		return err;
+	if (result)
+		*result = (tutti_average_result){ .distance = distance(c) };
 	take(c);
 	return 0;
 }
 
-int tutti_center_step(tutti_center *c)
+int tutti_center_step(tutti_center *c, tutti_average_result *result)
 {
 	int err = check_center(c);
 
-	if (err || ++c->steps % (unsigned)c->config.tau)
+	if (err)
 		return err;
-	return (err = tutti_center_exchange(c)) ? err : 1;
+	if (c->phase + 1 < c->now.tau) {
+		c->phase++;
+		return 0;
+	}
+	if ((err = tutti_center_exchange(c, result)))
+		return err;
+	c->phase = 0;
+	return 1;
+}
+
+/* ---- the schedule ---- */
+
+static int check_schedule(const tutti_center *c, const tutti_center_schedule *s)
+{
+	tutti_update o = tutti_update_defaults();
+
+	if (s->tau < 1)
+		return tt_fail(-EINVAL, "center set: tau is %d, and must be from 1 up", s->tau);
+	o.alpha = s->alpha;
+	o.learning_rate = s->learning_rate;
+	o.momentum = s->momentum;
+	return tt_update_check(&c->config.updater, &o);
+}
+
+static int compare_schedule(tutti *group, int i, const tutti_center_schedule *theirs, const tutti_center_schedule *mine)
+{
+	static const char what[] = "center set";
+	int err = tt_schedule_compare(group, i, what, "tau", theirs->tau, mine->tau);
+
+	if (!err)
+		err = tt_schedule_compare(group, i, what, "alpha", theirs->alpha, mine->alpha);
+	if (!err)
+		err = tt_schedule_compare(group, i, what, "learning_rate", theirs->learning_rate, mine->learning_rate);
+	return err ? err : tt_schedule_compare(group, i, what, "momentum", theirs->momentum, mine->momentum);
+}
+
+static int agree(tutti *group, const tutti_center_schedule *mine) /* a collective */
+{
+	const tutti_center_schedule *theirs;
+	void *all;
+	int err = tt_group_usable(group);
+
+	if (err || (err = tt_schedule_gather(group, mine, sizeof *mine, &all, "center set")))
+		return err;
+	theirs = all;
+	for (int i = 0; !err && i < group->n; i++)
+		err = compare_schedule(group, i, &theirs[i], mine);
+	free(all);
+	return err;
+}
+
+int tutti_center_set(tutti_center *c, tutti *group, const tutti_center_schedule *schedule)
+{
+	int err = check_center(c);
+
+	if (err || (err = tt_given(schedule, "tutti_center_set: schedule")) ||
+	    (err = TT_RESERVED(tutti_center_schedule, schedule)) || (err = check_schedule(c, schedule)))
+		return err;
+	if (c->config.consistency.mode == TUTTI_BSP && (err = agree(group, schedule)))
+		return err;
+	c->now = *schedule;
+	c->phase = 0;
+	return 0;
+}
+
+int tutti_center_get(const tutti_center *c, tutti_center_schedule *schedule)
+{
+	int err = check_center(c);
+
+	if (err || (err = tt_given(schedule, "tutti_center_get: schedule")))
+		return err;
+	*schedule = c->now;
+	return 0;
 }
 
 int tutti_center_pull(tutti_center *c)

@@ -26,6 +26,7 @@ struct tutti_ea {
 	double alpha;
 	unsigned flags;
 	uint64_t steps;      /* since the last synchronization */
+	int phase;           /* steps since the last averaging, synchronization or set */
 	bool begun;          /* there is a center */
 	bool pending;        /* sum is not in the center yet; else it is zeros */
 };
@@ -47,24 +48,36 @@ static void cut(struct tutti_ea *ea)
 	}
 }
 
-static uint64_t hash_of(const struct tutti_ea *ea)
-{
-	uint64_t alpha;
+struct said { /* what must be the same on all ranks */
+	uint64_t model;
+	double tau, alpha, flags;
+};
 
-	memcpy(&alpha, &ea->alpha, sizeof alpha);
-	return (((ea->model.hash * TT_PRIME64 ^ (uint64_t)ea->tau) * TT_PRIME64) ^ alpha) * TT_PRIME64 ^ ea->flags;
+static int compare_rank(tutti *group, int i, const struct said *theirs, const struct said *mine)
+{
+	static const char what[] = "elastic averaging";
+	int err;
+
+	if (theirs->model != mine->model)
+		return tt_fail(-EINVAL, "%s: %s has tensors of other counts or types than this rank", what,
+		               tt_member_label(tt_group_member(group, i)).text);
+	if ((err = tt_schedule_compare(group, i, what, "tau", theirs->tau, mine->tau)) ||
+	    (err = tt_schedule_compare(group, i, what, "alpha", theirs->alpha, mine->alpha)))
+		return err;
+	return tt_schedule_compare(group, i, what, "flags", theirs->flags, mine->flags);
 }
 
-static int compare(const struct tutti_ea *ea, tutti *group) /* a collective */
+static int compare(const struct tutti_ea *ea, tutti *group, int tau, double alpha) /* a collective */
 {
-	uint64_t mine = hash_of(ea), *all = calloc((size_t)group->n, sizeof *all);
-	int err = all ? tutti_gather(group, &mine, sizeof mine, all, -1, NULL)
-	              : tt_fail(-ENOMEM, "elastic averaging: no memory for %d ranks", group->n);
+	const struct said mine = { ea->model.hash, tau, alpha, ea->flags }, *theirs;
+	void *all;
+	int err = tt_schedule_gather(group, &mine, sizeof mine, &all, "elastic averaging");
 
+	if (err)
+		return err;
+	theirs = all;
 	for (int i = 0; !err && i < group->n; i++)
-		if (all[i] != mine)
-			err = tt_fail(-EINVAL, "elastic averaging: %s has other tensors, tau, alpha or flags than this "
-			              "rank", tt_member_label(tt_group_member(group, i)).text);
+		err = compare_rank(group, i, &theirs[i], &mine);
 	free(all);
 	return err;
 }
@@ -87,7 +100,16 @@ static int make(struct tutti_ea *ea, tutti *group)
 		return tt_fail(-ENOMEM, "%s: no memory for %d tensors", what, ea->model.n);
 	cut(ea);
 	err = tt_round_open(&ea->round, group, ea->n, what);
-	return err ? err : compare(ea, group);
+	return err ? err : compare(ea, group, ea->tau, ea->alpha);
+}
+
+static int check_schedule(const char *what, int tau, double alpha)
+{
+	if (tau < 1)
+		return tt_fail(-EINVAL, "%s: tau is %d, and must be from 1 up", what, tau);
+	if (!isnan(alpha) && !(alpha >= 0 && alpha <= 1))
+		return tt_fail(-EINVAL, "%s: alpha is %g, and must be from 0 to 1, or NaN", what, alpha);
+	return 0;
 }
 
 int tutti_ea_open(tutti *group, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags,
@@ -98,13 +120,14 @@ int tutti_ea_open(tutti *group, const tutti_tensor *params, int n, int tau, doub
 
 	if (err || (err = tt_given(out, "tutti_ea_open: ea")))
 		return err;
-	if (tau < 1 || !(isnan(alpha) || (alpha >= 0 && alpha <= 1)) || flags & ~TUTTI_EA_DISTLEARN)
-		return tt_fail(-EINVAL, "tutti_ea_open: tau %d is from 1 up, alpha %g from 0 to 1 or NaN, flags %x "
-		               "TUTTI_EA_DISTLEARN or 0", tau, alpha, flags);
+	if ((err = check_schedule("tutti_ea_open", tau, alpha)))
+		return err;
+	if (flags & ~TUTTI_EA_DISTLEARN)
+		return tt_fail(-EINVAL, "tutti_ea_open: flags are %x, and must be TUTTI_EA_DISTLEARN or 0", flags);
 	if (!(ea = calloc(1, sizeof *ea)))
 		return tt_fail(-ENOMEM, "tutti_ea_open: no memory");
 	ea->tau = tau;
-	ea->alpha = isnan(alpha) ? (double)NAN : alpha; /* one NaN: all ranks compare the bits */
+	ea->alpha = alpha;
 	ea->flags = flags;
 	if ((err = tt_model_open(&ea->model, params, n, "tutti_ea_open")) || (err = make(ea, group))) {
 		tutti_ea_close(ea);
@@ -168,31 +191,75 @@ static void move(struct tutti_ea *ea)
 	ea->pending = true;
 }
 
-static int give(struct tutti_ea *ea)
+/* The distance before the move, whose d lies in `sum`. */
+static double distance(const struct tutti_ea *ea)
+{
+	double alpha = isnan(ea->alpha) ? tutti_elastic_alpha(ea->round.group->n) : ea->alpha, square = 0;
+
+	for (int i = 0; i < ea->model.n; i++) {
+		const tutti_tensor *t = &ea->model.tensors[i];
+		size_t at = ea->model.at[i];
+		square += alpha > 0 ? tt_square_distance(ea->sum + at, NULL, t->count, t->type) :
+		                      tt_square_distance(t->data, ea->center + at, t->count, t->type);
+	}
+	return sqrt(square) / (alpha > 0 ? alpha : 1);
+}
+
+static int give(struct tutti_ea *ea, tutti_average_result *result)
 {
 	int err = 0;
 
 	move(ea);
+	if (result)
+		*result = (tutti_average_result){ .distance = distance(ea) };
 	for (int i = 0; !err && i < ea->n; i++)
 		err = tt_round_sum(&ea->round, &ea->runs[i], 1);
 	return err;
 }
 
-int tutti_ea_step(tutti_ea *ea)
+int tutti_ea_step(tutti_ea *ea, tutti_average_result *result)
 {
 	int err = tt_given(ea, "tutti_ea_step: ea");
 
 	if (err)
 		return err;
 	begin(ea);
-	if ((ea->steps + 1) % (uint64_t)ea->tau) {
+	if (ea->phase + 1 < ea->tau) {
+		ea->phase++;
 		ea->steps++;
 		return 0;
 	}
-	if ((err = tt_round_end(&ea->round)) || (err = tt_round_count(&ea->round, true)) || (err = give(ea)))
+	if ((err = tt_round_end(&ea->round)) || (err = tt_round_count(&ea->round, true)) || (err = give(ea, result)))
 		return err;
+	ea->phase = 0;
 	ea->steps++;
 	return 1;
+}
+
+int tutti_ea_set(tutti_ea *ea, int tau, double alpha)
+{
+	int err = tt_given(ea, "tutti_ea_set: ea");
+
+	if (err || (err = check_schedule("tutti_ea_set", tau, alpha)) ||
+	    (err = compare(ea, ea->round.group, tau, alpha)))
+		return err;
+	ea->tau = tau;
+	ea->alpha = alpha;
+	ea->phase = 0;
+	return 0;
+}
+
+int tutti_ea_get(const tutti_ea *ea, int *tau, double *alpha)
+{
+	int err = tt_given(ea, "tutti_ea_get: ea");
+
+	if (err)
+		return err;
+	if (tau)
+		*tau = ea->tau;
+	if (alpha)
+		*alpha = ea->alpha;
+	return 0;
 }
 
 /* Takes part in the rounds of those that have steps left, and is drawn to the center like them. torch-distlearn goes
@@ -205,7 +272,7 @@ static int finish(struct tutti_ea *ea)
 	begin(ea);
 	while (!(err = tt_round_end(&ea->round)) && !(err = tt_round_count(&ea->round, false)) &&
 	       !(err = tt_round_contributors(&ea->round, &others)) && others)
-		if ((err = give(ea)))
+		if ((err = give(ea, NULL)))
 			return err;
 	if (!err && !(err = tt_round_end(&ea->round)) && moved) {
 		move(ea);
@@ -213,8 +280,10 @@ static int finish(struct tutti_ea *ea)
 	}
 	if (!err)
 		err = add_sum(ea);
-	if (!err)
+	if (!err) {
 		ea->steps = 0;
+		ea->phase = 0;
+	}
 	return err;
 }
 
@@ -274,5 +343,5 @@ int tutti_ea_regroup(tutti_ea *ea, tutti *group)
 	if (ea->round.err)
 		drop_sum(ea);
 	tt_round_reset(&ea->round, group);
-	return compare(ea, group);
+	return compare(ea, group, ea->tau, ea->alpha);
 }

@@ -42,6 +42,7 @@ static void flip(struct tutti_gossip *g, int to, double loss)
 	g->published = to;
 	g->head->clock[to] = g->info.clock;
 	g->head->loss[to] = loss;
+	g->head->born[to] = tt_calendar();
 	__atomic_store_n(&g->head->stamp[to], g->number, __ATOMIC_RELEASE);
 	__atomic_store_n(&g->head->published, g->number * TT_GOSSIP_BUFFERS + (uint64_t)to, __ATOMIC_RELEASE);
 }
@@ -332,10 +333,22 @@ static const char *reason(int err)
 	}
 }
 
-static void pull(struct tutti_gossip *g, double loss, tutti_gossip_result *r, uint64_t deadline)
+static void say_peer(const struct tt_fetch *f, tutti_gossip_result *r)
 {
+	r->peer = f->rank;
+	r->peer_clock = f->clock;
+	r->peer_loss = f->loss;
+	r->peer_not_finite = !isfinite(f->loss);
+	r->age_ms = tt_fetch_age(f);
+}
+
+/* Averages, or copies to `list` if that is not NULL. */
+static void pull(struct tutti_gossip *g, const tutti_tensor *list, double loss, tutti_gossip_result *r,
+                 uint64_t deadline)
+{
+	struct tt_blend b = { .list = list, .own = tt_gossip_own(g) };
 	struct tt_fetch *f = g->now;
-	int spare, rank = f ? f->rank : -1;
+	int rank = f ? f->rank : -1;
 
 	if (!f) {
 		snprintf(r->why, sizeof r->why, "gossip: no peer in this round: %s", g->none);
@@ -343,9 +356,10 @@ static void pull(struct tutti_gossip *g, double loss, tutti_gossip_result *r, ui
 	}
 	g->now = NULL;
 	g->none = "nothing was published since the last mix";
-	spare = tt_gossip_spare(g);
-	int err = tt_fetch_mix(f, tt_gossip_buffer(g, spare), tt_gossip_own(g), loss, &r->factor, deadline);
-	double clock = f->clock;
+	b.to = tt_gossip_buffer(g, tt_gossip_spare(g));
+	int err = tt_fetch_mix(f, &b, loss, deadline);
+	if (!err)
+		say_peer(f, r);
 	tt_fetch_drop(f);
 	tt_lock(g->job);
 	tt_gossip_judge(g, rank, err);
@@ -353,13 +367,12 @@ static void pull(struct tutti_gossip *g, double loss, tutti_gossip_result *r, ui
 		snprintf(r->why, sizeof r->why, "gossip: no peer in this round: %s: %s",
 		         tt_member_label(tt_member(g->job, rank)).text, reason(err));
 	tt_unlock(g->job);
-	if (err) {
-		r->factor = 0;
+	if (err)
 		return;
-	}
-	tt_gossip_adopt(g, tt_gossip_buffer(g, spare));
-	r->peer = rank;
-	g->info.clock = r->factor * clock + (1 - r->factor) * g->info.clock;
+	if (!list)
+		tt_gossip_adopt(g, b.to);
+	r->factor = b.factor;
+	g->info.clock = b.factor * r->peer_clock + (1 - b.factor) * g->info.clock;
 }
 
 static uint64_t count_retries(struct tutti_gossip *g)
@@ -370,16 +383,13 @@ static uint64_t count_retries(struct tutti_gossip *g)
 	return n;
 }
 
-int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)
+static int end_round(struct tutti_gossip *g, const tutti_tensor *list, double loss, tutti_gossip_result *result)
 {
 	tutti_gossip_result r = { .peer = -1 };
-	int err = check_life(g);
-
-	if (err)
-		return err;
 	uint64_t deadline = tt_now() + (uint64_t)g->config.timeout_ms * TT_MS, retries = count_retries(g);
+
 	if (g->config.way == TUTTI_GOSSIP_PULL) {
-		pull(g, loss, &r, deadline);
+		pull(g, list, loss, &r, deadline);
 	} else {
 		tt_gifts_settle(g);
 		tt_gifts_mix(g, &r, deadline);
@@ -393,6 +403,50 @@ int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)
 		*result = r;
 	return 0;
 }
+
+int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)
+{
+	int err = check_life(g);
+
+	return err ? err : end_round(g, NULL, loss, result);
+}
+
+static int check_list(const struct tutti_gossip *g, const tutti_tensor *list)
+{
+	for (int i = 0; i < g->model.n; i++) {
+		const tutti_tensor *t = &list[i], *mine = &g->model.tensors[i];
+		if (t->count != mine->count || t->type != mine->type || (t->count && !t->data))
+			return tt_fail(-EINVAL, "gossip fetch: tensor %d has %zu elements%s, the model's has %zu", i,
+			               t->count, t->type != mine->type ? " of another type" :
+			               t->data ? "" : " and no memory", mine->count);
+	}
+	return 0;
+}
+
+int tutti_gossip_fetch(tutti_gossip *g, double loss, const tutti_tensor *to, tutti_gossip_result *result)
+{
+	int err = check_life(g);
+
+	if (err || (err = tt_given(to, "tutti_gossip_fetch: to")) ||
+	    (err = tt_given(result, "tutti_gossip_fetch: result")) || (err = check_list(g, to)))
+		return err;
+	if (g->config.way != TUTTI_GOSSIP_PULL)
+		return tt_fail(-ENOTSUP, "gossip fetch: this gossip gives models away, and only a gossip that pulls "
+		               "fetches one");
+	return end_round(g, to, loss, result);
+}
+
+int tutti_gossip_set_value(tutti_gossip *g, double value)
+{
+	int err = tt_usable(tt_job_of(g));
+
+	if (err || (err = check_number("value", value, 0, 1)))
+		return err;
+	g->config.value = value;
+	return 0;
+}
+
+double tutti_gossip_value(const tutti_gossip *g) { return g ? g->config.value : (double)NAN; }
 
 int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
 {

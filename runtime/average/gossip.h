@@ -2,7 +2,8 @@
  *
  * Each rank has a window: a head, a place for the mail of each rank, and 2 to 4 buffers, each as large as the model.
  *
- *      head { hash, published: number and buffer, stamp[], clock[], loss[], taken[] } | mail[rank] | buffer 0 | 1 | ...
+ *      head { hash, published: number and buffer, stamp[], clock[], loss[], born[], taken[] } | mail[rank] |
+ *      buffer 0 | buffer 1 | ...
  *
  * A buffer's stamp is the number of its publication, or 0 while somebody writes into the buffer. A reader gets the
  * head, the buffer and the head again; if the stamp is another one then, what was read may be torn, and is dropped.
@@ -31,6 +32,7 @@ struct tt_gossip_head { /* the owner writes all but `taken`; numbers begin anywh
 	uint64_t published;                      /* number * 4 + buffer; 0: nothing yet */
 	uint64_t stamp[TT_GOSSIP_BUFFERS];
 	double clock[TT_GOSSIP_BUFFERS], loss[TT_GOSSIP_BUFFERS];
+	uint64_t born[TT_GOSSIP_BUFFERS];        /* when it was published: nanoseconds of the calendar */
 	uint64_t taken[TT_GOSSIP_BUFFERS];       /* by its receiver: the number of the gift here; and if refused */
 };
 
@@ -65,7 +67,7 @@ struct tt_fetch { /* another rank's buffer on its way here */
 	bool late;                  /* it was waited for in vain, and is only looked at from then on */
 	unsigned tries, under_way;  /* posts */
 	int buffer;
-	uint64_t number;
+	uint64_t number, born;
 	double clock, loss, weight;
 	struct tt_post post;
 	struct tt_fetch_piece piece[TT_GOSSIP_DEPTH];
@@ -144,13 +146,19 @@ void tt_gossip_judge(struct tutti_gossip *, int rank, int err); /* a fetch has e
 /* Begins to read what that rank has published, or its gift; NULL: too many are under way. Without the lock. */
 struct tt_fetch *tt_fetch_begin(struct tutti_gossip *, int rank, const struct tt_mail *gift);
 void tt_fetch_drop(struct tt_fetch *); /* NULL is allowed */
-/* Waits until `deadline`, and averages into the spare buffer `to`: of the other rank's the fraction *factor, which is
- * set where this is no gift. own: a buffer, or NULL: the program's tensors. 0; -ETIMEDOUT: it goes on, or may be
- * dropped; -EAGAIN: overtaken too often; -ENODATA: nothing is published; -EINVAL: another model; and as of windows. */
-int tt_fetch_mix(struct tt_fetch *, char *to, const char *own, double loss, double *factor, uint64_t deadline);
+struct tt_blend { /* what becomes of the other rank's model */
+	const tutti_tensor *list;   /* a copy of the model is put there; NULL: the model is averaged: */
+	char *to;                   /* a spare buffer, which gets the result */
+	const char *own;            /* a buffer; NULL: the program's tensors */
+	double factor;              /* of the other rank's model */
+};
+/* Waits until `deadline`, then copies or averages. Sets the factor where this is no gift. 0; -ETIMEDOUT: it goes on, or
+ * may be dropped; -EAGAIN: overtaken too often; -ENODATA: nothing is published; -EINVAL: another model; and as of
+ * windows. */
+int tt_fetch_mix(struct tt_fetch *, struct tt_blend *, double loss, uint64_t deadline);
 /* The same of memory at hand. */
-void tt_gossip_blend(const struct tutti_gossip *, char *to, const char *own, const char *peer, double factor,
-                     size_t from, size_t end);
+void tt_gossip_blend(const struct tutti_gossip *, const struct tt_blend *, const char *peer, size_t from, size_t end);
+double tt_fetch_age(const struct tt_fetch *); /* milliseconds since the model was published */
 bool tt_fetch_is_wanted(struct tt_fetch *);
 bool tt_fetch_is_idle(void *g); /* nothing is under way */
 

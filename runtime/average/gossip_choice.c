@@ -1,5 +1,6 @@
 /* gossip_choice.c - which peer, and how much of it */
 #include "average/gossip.h"
+#include <math.h>
 
 /* ---- functions of their arguments ---- */
 
@@ -9,6 +10,8 @@ double tt_gossip_factor(const tutti_gossip_config *c, double clock, double peer_
 	double theirs = c->method == TUTTI_GOSSIP_CLOCK ? peer_clock : loss;
 	double f = c->method == TUTTI_GOSSIP_CONSTANT ? c->value : theirs / (mine + theirs);
 
+	if (!isfinite(loss) || !isfinite(peer_loss)) /* that model is no good any more */
+		return isfinite(peer_loss);
 	if (f != f)
 		f = 0.5;
 	if (c->divergence_threshold > 0 && loss < c->divergence_threshold)

@@ -13,26 +13,37 @@
 /* ---- the average ---- */
 
 /* All of one side by a copy: 0 times an infinity would be a NaN. */
-static void blend(char *to, const char *own, const char *peer, double f, size_t bytes, tutti_type type, bool stream)
+static void average(char *to, const char *own, const char *peer, double f, size_t bytes, tutti_type type, bool stream)
 {
-	if (f == 0 || f == 1 || type == TUTTI_I32 || type == TUTTI_I64)
+	if (f == 0 || f == 1 || !tt_type_is_float(type))
 		memmove(to, f > 0.5 ? peer : own, bytes);
 	else
 		tt_blend_part(to, 1 - f, own, f, peer, bytes / tt_type_size(type), type, stream);
 }
 
-void tt_gossip_blend(const struct tutti_gossip *g, char *to, const char *own, const char *peer, double factor,
-                     size_t from, size_t end)
+/* Bytes `first` to `last` of the model, which are of tensor i. */
+static void blend_tensor(const struct tt_model *m, const struct tt_blend *b, const char *peer, int i, size_t first,
+                         size_t last)
+{
+	const tutti_tensor *t = &m->tensors[i];
+	size_t inside = first - m->at[i], bytes = last - first;
+
+	if (b->list)
+		memcpy((char *)b->list[i].data + inside, peer + first, bytes);
+	else
+		average(b->to + first, b->own ? b->own + first : (const char *)t->data + inside, peer + first,
+		        b->factor, bytes, t->type, m->bytes >= TT_STREAM_FROM);
+}
+
+void tt_gossip_blend(const struct tutti_gossip *g, const struct tt_blend *b, const char *peer, size_t from, size_t end)
 {
 	const struct tt_model *m = &g->model;
-	bool stream = m->bytes >= TT_STREAM_FROM;
 
 	for (int i = 0; i < m->n; i++) {
 		const tutti_tensor *t = &m->tensors[i];
 		size_t first = tt_max(from, m->at[i]), last = tt_min(end, m->at[i] + t->count * tt_type_size(t->type));
 		if (first < last)
-			blend(to + first, own ? own + first : (const char *)t->data + (first - m->at[i]), peer + first,
-			      factor, last - first, t->type, stream);
+			blend_tensor(m, b, peer, i, first, last);
 	}
 }
 
@@ -76,6 +87,7 @@ static void checked(struct tt_post *p, int err)
 	struct tt_fetch *f = tt_container_of(p, struct tt_fetch, post);
 
 	f->under_way--;
+	f->born = f->head->born[f->buffer];
 	if (err || f->dropped || f->head->stamp[f->buffer] == f->number)
 		end(f, err);
 	else if (f->gift)
@@ -141,6 +153,7 @@ static int read_head(struct tt_fetch *f, const struct tt_gossip_head *h)
 	f->number = published / TT_GOSSIP_BUFFERS;
 	f->clock = h->clock[f->buffer];
 	f->loss = h->loss[f->buffer];
+	f->born = h->born[f->buffer];
 	return __atomic_load_n(&h->stamp[f->buffer], __ATOMIC_ACQUIRE) == f->number ? 0 : -EAGAIN;
 }
 
@@ -245,6 +258,13 @@ void tt_fetch_drop(struct tt_fetch *f)
 	tt_unlock(f->g->job);
 }
 
+double tt_fetch_age(const struct tt_fetch *f)
+{
+	uint64_t now = tt_calendar();
+
+	return now > f->born ? (double)(now - f->born) / TT_MS : 0;
+}
+
 bool tt_fetch_is_wanted(struct tt_fetch *f)
 {
 	tt_lock(f->g->job);
@@ -298,6 +318,8 @@ static int look_in_place(struct tt_fetch *f)
 		err = read_head(f, h);
 	else if (__atomic_load_n(&h->stamp[f->buffer], __ATOMIC_ACQUIRE) != f->number)
 		err = -ESTALE;
+	else
+		f->born = h->born[f->buffer];
 	if (!err && bytes < tt_gossip_offset(f->g, f->buffer) + f->g->model.bytes)
 		err = -EINVAL;
 	let_go(f);
@@ -310,7 +332,7 @@ static bool is_whole(const struct tt_fetch *f, const struct tt_gossip_head *h)
 	return __atomic_load_n(&h->stamp[f->buffer], __ATOMIC_RELAXED) == f->number;
 }
 
-static int mix_in_place(struct tt_fetch *f, char *to, const char *own, double factor)
+static int mix_in_place(struct tt_fetch *f, const struct tt_blend *b)
 {
 	struct tutti_gossip *g = f->g;
 	size_t all = g->model.bytes, start = tt_gossip_offset(g, f->buffer);
@@ -320,7 +342,7 @@ static int mix_in_place(struct tt_fetch *f, char *to, const char *own, double fa
 		const char *theirs = hold(f);
 		if (!theirs)
 			return -ECONNRESET;
-		tt_gossip_blend(g, to, own, theirs + start, factor, at, tt_min(at + TT_GOSSIP_BLEND, all));
+		tt_gossip_blend(g, b, theirs + start, at, tt_min(at + TT_GOSSIP_BLEND, all));
 		whole = is_whole(f, (const void *)theirs);
 		let_go(f);
 	}
@@ -335,14 +357,14 @@ static void set_factor(const struct tt_fetch *f, double loss, double *factor)
 		*factor = tt_gossip_factor(&g->config, g->info.clock, f->clock, loss, f->loss);
 }
 
-static int mix_mapped(struct tt_fetch *f, char *to, const char *own, double loss, double *factor)
+static int mix_mapped(struct tt_fetch *f, struct tt_blend *b, double loss)
 {
 	int err;
 
 	for (;;) {
 		if (!(err = look_in_place(f))) {
-			set_factor(f, loss, factor);
-			err = mix_in_place(f, to, own, *factor);
+			set_factor(f, loss, &b->factor);
+			err = mix_in_place(f, b);
 		}
 		if (err != -EAGAIN)
 			return err;
@@ -386,7 +408,7 @@ static int await(struct arrival *a, uint64_t deadline)
 	return err ? err : f->state == TT_FETCH_DONE ? f->err : 0;
 }
 
-int tt_fetch_mix(struct tt_fetch *f, char *to, const char *own, double loss, double *factor, uint64_t deadline)
+int tt_fetch_mix(struct tt_fetch *f, struct tt_blend *b, double loss, uint64_t deadline)
 {
 	struct arrival a = { .f = f };
 	int err;
@@ -394,13 +416,13 @@ int tt_fetch_mix(struct tt_fetch *f, char *to, const char *own, double loss, dou
 	do {
 		tt_lock(f->g->job);
 		err = await(&a, deadline);
-		set_factor(f, loss, factor);
+		set_factor(f, loss, &b->factor);
 		bool mapped = f->state == TT_FETCH_MAPPED, came = f->state == TT_FETCH_DONE;
 		tt_unlock(f->g->job);
 		if (mapped)
-			return mix_mapped(f, to, own, loss, factor);
+			return mix_mapped(f, b, loss);
 		for (size_t at = a.done; !err && at < a.have; at += TT_GOSSIP_BLEND)
-			tt_gossip_blend(f->g, to, own, f->staging, *factor, at, tt_min(at + TT_GOSSIP_BLEND, a.have));
+			tt_gossip_blend(f->g, b, f->staging, at, tt_min(at + TT_GOSSIP_BLEND, a.have));
 		a.done = tt_max(a.done, a.have);
 		if (came && a.done == f->g->model.bytes)
 			return err;

@@ -206,13 +206,14 @@ static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 	struct tt_gossip_peer *p = &g->peers[f->rank];
 	struct tt_mail mail = { .number = f->number, .buffer = (uint64_t)f->buffer };
 	uint64_t deadline = f->late ? 0 : x->deadline;
-	double factor = f->weight / (x->total + f->weight);
+	struct tt_blend b = { .own = tt_gossip_own(g), .factor = f->weight / (x->total + f->weight) };
 	int spare = tt_gossip_spare(g), err;
 
 	if (spare < 0)
 		return -ETIMEDOUT;
+	b.to = tt_gossip_buffer(g, spare);
 	if (g->mail[f->rank].hash == g->model.hash && f->weight > 0 && isfinite(f->weight))
-		err = tt_fetch_mix(f, tt_gossip_buffer(g, spare), tt_gossip_own(g), 0, &factor, deadline);
+		err = tt_fetch_mix(f, &b, 0, deadline);
 	else
 		err = refuse(f);
 	f->late = err == -ETIMEDOUT;
@@ -228,6 +229,7 @@ static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 		adopt(g, x, tt_gossip_buffer(g, spare), f->weight);
 		p->taken += f->weight;
 		x->result->peer = f->rank;
+		x->result->age_ms = tt_fetch_age(f);
 		x->result->gifts++;
 	}
 	answer(g, f->rank, &mail, err == -EINVAL);
@@ -243,9 +245,9 @@ static void take_back(struct tutti_gossip *g, struct mixing *x, struct tt_gift *
 	if (spare < 0)
 		return;
 	if (g->config.way == TUTTI_GOSSIP_PUSH_SUM) {
-		tt_gossip_blend(g, tt_gossip_buffer(g, spare), tt_gossip_own(g),
-		                tt_gossip_buffer(g, (int)gift->mail.buffer), weight / (x->total + weight), 0,
-		                g->model.bytes);
+		const struct tt_blend b = { .to = tt_gossip_buffer(g, spare), .own = tt_gossip_own(g),
+			                    .factor = weight / (x->total + weight) };
+		tt_gossip_blend(g, &b, tt_gossip_buffer(g, (int)gift->mail.buffer), 0, g->model.bytes);
 		adopt(g, x, tt_gossip_buffer(g, spare), weight);
 	}
 	g->peers[gift->rank].given -= weight;

@@ -54,6 +54,10 @@ static inline void tt_copy_word(void *to, const void *from, size_t n)
 /* Compares numbers that wrap around and are less than 2^31 apart. */
 static inline bool tt_before(uint32_t a, uint32_t b) { return (int32_t)(b - a) > 0; }
 
+static inline bool tt_type_is_float(tutti_type type)
+{
+	return type == TUTTI_F32 || type == TUTTI_F64 || type == TUTTI_F16 || type == TUTTI_BF16;
+}
 static inline size_t tt_type_size(tutti_type type) /* bytes of an element; 0: no such type */
 {
 	static const uint8_t size[] = { [TUTTI_F32] = 4, [TUTTI_F64] = 8, [TUTTI_F16] = 2,

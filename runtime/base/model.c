@@ -62,7 +62,7 @@ void tt_model_close(struct tt_model *m)
 bool tt_model_is_float(const struct tt_model *m)
 {
 	for (int i = 0; i < m->n; i++)
-		if (m->tensors[i].type == TUTTI_I32 || m->tensors[i].type == TUTTI_I64)
+		if (!tt_type_is_float(m->tensors[i].type))
 			return false;
 	return true;
 }

@@ -36,6 +36,11 @@ void tt_widen(void *to, const void *from, size_t count);
 void tt_narrow(void *to, const void *from, size_t count);
 const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL: none */
 
+/* ---- norm.c ---- */
+
+/* The sum of (a - b)^2, made in f64. b NULL: the sum of a^2. f32, f64, f16, bf16. */
+double tt_square_distance(const void *a, const void *b, size_t count, tutti_type);
+
 /* ---- updater.c: a table's rule and its state, for one shard ----
  *
  * A server opens an updater for each shard. It begins each push once, and applies the push range by range as chunks

@@ -43,7 +43,7 @@ static void set(float *x, float value)
 static int exchange(tutti_center *c)
 {
 	uint64_t started = tt_now();
-	int err = tutti_center_step(c);
+	int err = tutti_center_step(c, NULL);
 
 	if (err == 1 && tt_now() - started > mine->ended - mine->started)
 		record(0, started);
@@ -93,7 +93,7 @@ static void go_on(tutti *job, tutti_center *c, float *x)
 		EXPECT(tutti_barrier(left, NULL) == 0);
 		EXPECT(tutti_center_pull(c) == 0 && x[0] == 7 && x[MODEL - 1] == 7);
 	}
-	EXPECT(tutti_center_step(c) == 1 && x[0] > 0 && x[MODEL - 1] < 8 + (float)most_rounds());
+	EXPECT(tutti_center_step(c, NULL) == 1 && x[0] > 0 && x[MODEL - 1] < 8 + (float)most_rounds());
 	mine->ended = tt_now();
 	EXPECT(tutti_barrier(left, NULL) == 0);
 	tutti_center_close(c);
@@ -116,7 +116,7 @@ static void program_server(tutti *job)
 		x[0] += 1;
 		x[MODEL - 1] += 1;
 		mine->rounds++;
-	} while ((err = tutti_center_step(c)) == 1);
+	} while ((err = tutti_center_step(c, NULL)) == 1);
 	EXPECT(err == -ECONNRESET || err == -ESTALE);
 	EXPECT(err == -ESTALE || names(tutti_why(), victim));
 	go_on(job, c, x);
@@ -231,12 +231,12 @@ static void program_ea(tutti *job)
 	EXPECT(tutti_ea_open(job, &(tutti_tensor){ x, MODEL, TUTTI_F32 }, 1, 1, NAN, 0, &ea) == 0);
 	EXPECT(tutti_ea_synchronize(ea) == 0 && x[0] == 0);
 	reach(1);
-	while ((err = tutti_ea_step(ea)) == 1) {
+	while ((err = tutti_ea_step(ea, NULL)) == 1) {
 		x[0] += (float)my_rank;
 		mine->rounds++;
 	}
 	left = shrink_after(job, err);
-	EXPECT(tutti_ea_regroup(ea, left) == 0 && tutti_ea_synchronize_center(ea) == 0 && tutti_ea_step(ea) == 1);
+	EXPECT(tutti_ea_regroup(ea, left) == 0 && tutti_ea_synchronize_center(ea) == 0 && tutti_ea_step(ea, NULL) == 1);
 	EXPECT(isfinite(x[0]) && x[MODEL - 1] == 0);
 	stay_in(left);
 	tutti_ea_close(ea);

@@ -120,7 +120,7 @@ static void move_list(tutti *job, tutti_tensor *list, tutti_center_config config
 	meet(job);
 	set_list(list, 2);
 	if (tutti_rank(job) == tutti_size(job) - 1)
-		CHECK(tutti_center_step(c) == 0 && list_is(list, 2) && tutti_center_step(c) == 1 &&
+		CHECK(tutti_center_step(c, NULL) == 0 && list_is(list, 2) && tutti_center_step(c, NULL) == 1 &&
 		      list_is(list, moved));
 	meet(job);
 	CHECK(tutti_center_pull(c) == 0 && list_is(list, moved)); /* drawn together: x and center met in the middle */
@@ -128,7 +128,7 @@ static void move_list(tutti *job, tutti_tensor *list, tutti_center_config config
 	if (tutti_rank(job) == 0) {
 		set_list(list, 2);
 		CHECK(tutti_center_assign(c) == 0);
-		CHECK(tutti_center_exchange(c) == 0 && list_is(list, 2)); /* no difference, and no delta */
+		CHECK(tutti_center_exchange(c, NULL) == 0 && list_is(list, 2)); /* no difference, and no delta */
 	}
 	meet(job);
 	CHECK(tutti_center_pull(c) == 0 && list_is(list, 2));
@@ -173,12 +173,12 @@ static void program_auto(tutti *job)
 	await_all(n);
 	if (me == 0) {
 		x = 1;
-		CHECK(tutti_center_step(c) == 1 && x == 1 - 0.9 / n);
+		CHECK(tutti_center_step(c, NULL) == 1 && x == 1 - 0.9 / n);
 		CHECK(tutti_group_evict(job, n - 1, "the test says so") == 0);
 		x = 1;
 		CHECK(tutti_center_assign(c) == 0);
 		x = 2;
-		CHECK(tutti_center_step(c) == 1 && x == 2 - 0.9 / (n - 1));
+		CHECK(tutti_center_step(c, NULL) == 1 && x == 2 - 0.9 / (n - 1));
 	}
 	opened += me == 0;
 	while (opened <= n) /* until rank 0 has done */
@@ -228,7 +228,7 @@ static void program_rounds(tutti *job)
 		for (int step = 0; step < STEPS; step++) {
 			x[0] += (me + 1.0) / STEPS;
 			x[1] += (me + 1.0) / STEPS;
-			CHECK(tutti_center_step(c) == (step == STEPS - 1));
+			CHECK(tutti_center_step(c, NULL) == (step == STEPS - 1));
 		}
 		if (round == ROUNDS - 1 && n > 1) /* of those that pushed: it is divided by those that are there */
 			mean = -(n - 1) / 2.0;
@@ -246,13 +246,80 @@ static void program_defaults(tutti *job)
 	tutti_center *c = open_flat(job, &x, 1, outer);
 
 	x = 1; /* m = -1, and the center goes by 0.7 (1 + 0.9) */
-	CHECK(tutti_center_exchange(c) == 0 && fabs(x - 0.7 * 1.9) < 1e-12);
+	CHECK(tutti_center_exchange(c, NULL) == 0 && fabs(x - 0.7 * 1.9) < 1e-12);
 	x += 1;
 	close_center(job, c);
 	c = open_flat(job, &x, 1,
 	              WITH(tutti_center_downpour(1, 0), it.consistency.mode = TUTTI_SSP, it.consistency.staleness = 1));
-	CHECK(tutti_center_step(c) == 1 && tutti_center_step(c) == 1);
+	CHECK(tutti_center_step(c, NULL) == 1 && tutti_center_step(c, NULL) == 1);
 	close_center(job, c);
+}
+
+static bool why_has(const char *word) { return strstr(tutti_why(), word) != NULL; }
+
+/* DiLoCo whose rate and tau change: center += rate (the mean of x - old). */
+static void program_schedule(tutti *job)
+{
+	int me = tutti_rank(job), n = tutti_size(job);
+	double x[2] = { 0, 0 }, center = 0, mean = (n + 1) / 2.0;
+	tutti_center *c = open_flat(job, x, 2, tutti_center_outer(2, 1, 0));
+	tutti_center_schedule s = { 0 }, other;
+	tutti_average_result r = { 0 };
+
+	for (int step = 0; step < 8; step++) {
+		if (step == 3) {
+			CHECK(tutti_center_get(c, &s) == 0 && s.tau == 2 && s.learning_rate == 1 && s.momentum == 0);
+			other = WITH(s, it.tau = 0);
+			CHECK(tutti_center_set(c, job, &other) == -EINVAL && why_has("tau is 0"));
+			other = WITH(s, it.alpha = 0.5);
+			CHECK(tutti_center_set(c, job, &other) == -EINVAL && why_has("alpha"));
+			other = WITH(s, it.learning_rate = me ? 0.25 : 0.5);
+			CHECK(n == 1 || (tutti_center_set(c, job, &other) == -EINVAL && why_has("learning_rate is") &&
+			                 why_has("0.25") && why_has("0.5")));
+			s.tau = 1;
+			s.learning_rate = 0.5;
+			CHECK(tutti_center_set(c, job, &s) == 0 && tutti_center_get(c, &other) == 0 && other.tau == 1);
+		}
+		x[0] += me + 1;
+		x[1] += me + 1;
+		double was = x[0];
+		bool exchanges = step % 2 == 1 || step >= 3;
+		CHECK(tutti_center_step(c, &r) == exchanges);
+		if (!exchanges)
+			continue;
+		center += step == 1 ? 2 * mean : step == 3 ? 0.5 * 2 * mean : 0.5 * mean;
+		CHECK(fabs(x[0] - center) < 1e-12 && x[0] == x[1]);
+		CHECK(fabs(r.distance - sqrt(2) * fabs(was - center)) < 1e-12);
+	}
+	close_center(job, c);
+}
+
+/* An elastic center: each worker has a schedule of its own. */
+static void program_own_schedule(tutti *job)
+{
+	double x[4];
+	tutti_center_schedule s;
+	tutti_average_result r;
+
+	fill(x, 4, 0);
+	tutti_center *c = open_flat(job, x, 4, tutti_center_easgd(3, 0.25));
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_center_get(c, &s) == 0 && s.tau == 3 && s.alpha == 0.25);
+		s.tau = 1;
+		s.alpha = 0.5;
+		CHECK(tutti_center_set(c, NULL, &s) == 0);
+		fill(x, 4, 2);
+		CHECK(tutti_center_step(c, &r) == 1 && all_are(x, 4, 1) && fabs(r.distance - 4) < 1e-12);
+		s.learning_rate = 1;
+		CHECK(tutti_center_set(c, NULL, &s) == -EINVAL);
+	}
+	close_center(job, c);
+}
+
+static void test_schedules(void)
+{
+	on_wires(program_schedule, (const int[]){ 1, 3, 0 });
+	on_wires(program_own_schedule, (const int[]){ 2, 0 });
 }
 
 static void test_rounds(void)
@@ -289,7 +356,7 @@ static uint64_t go_rounds(tutti *job, float *x, size_t count, int bf16)
 	for (int round = 0; round < ROUNDS; round++) {
 		for (size_t i = 0; i < count; i++)
 			x[i] += (float)(tutti_rank(job) + 1) * (i % 2 ? 0.1f : 0.25f);
-		CHECK(tutti_center_step(c) == 1);
+		CHECK(tutti_center_step(c, NULL) == 1);
 	}
 	meet(job);
 	before = tt_window_is_mapped(tutti_center_table(c)->window, next_rank(job)) ? 0 : count_received(job) - before;
@@ -399,16 +466,17 @@ static void program_own(tutti *job)
 	c = open_flat(job, x, N, tutti_center_own(1, tutti_own(take_larger, NULL, 0), meet_halfway, &merged));
 	fill(x, N, me == n - 1 ? 8 : -4);
 	if (me == n - 1)
-		CHECK(tutti_center_step(c) == 1 && all_are(x, N, 8) && merged.count == N && merged.type == TUTTI_F64);
+		CHECK(tutti_center_step(c, NULL) == 1 && all_are(x, N, 8) && merged.count == N &&
+		      merged.type == TUTTI_F64);
 	meet(job);
 	if (me != n - 1)
-		CHECK(tutti_center_step(c) == 1 && all_are(x, N, 2) && merged.count == N);
+		CHECK(tutti_center_step(c, NULL) == 1 && all_are(x, N, 2) && merged.count == N);
 	close_center(job, c);
 	fill(x, N, 1);
 	/* what is given becomes the params */
 	c = open_flat(job, x, N, tutti_center_own(1, tutti_assign(), NULL, NULL));
 	fill(x, N, 3);
-	CHECK(tutti_center_step(c) == 1 && all_are(x, N, 3));
+	CHECK(tutti_center_step(c, NULL) == 1 && all_are(x, N, 3));
 	close_center(job, c);
 }
 
@@ -459,7 +527,7 @@ static void read_on(tutti *job, tutti_center *c, double *to)
 		CHECK(steps < servers && to[0] >= 0);
 	}
 	CHECK(tutti_center_read(c, &list, NULL) == 0);
-	CHECK(tutti_center_exchange(c) == -EPERM); /* it is no worker */
+	CHECK(tutti_center_exchange(c, NULL) == -EPERM); /* it is no worker */
 }
 
 static void program_tester(tutti *job)
@@ -481,7 +549,7 @@ static void program_tester(tutti *job)
 		while (reading) {
 			for (size_t i = 0; i < TESTED; i++)
 				x[i] += 1;
-			CHECK(tutti_center_step(c) == 1);
+			CHECK(tutti_center_step(c, NULL) == 1);
 			pass_time(TT_MS);
 		}
 	}
@@ -538,7 +606,8 @@ static void program_refused(tutti *job)
 	refuse_list(job, mixed, 0, -EINVAL);
 	CHECK(tutti_center_open(NULL, "model", mixed, 1, &config, &c) == -EINVAL);
 	CHECK(tutti_center_open(job, "model", mixed, 1, NULL, &c) == -EINVAL);
-	CHECK(tutti_center_step(NULL) == -EINVAL && tutti_center_pull(NULL) == -EINVAL && !tutti_center_table(NULL));
+	CHECK(tutti_center_step(NULL, NULL) == -EINVAL && tutti_center_pull(NULL) == -EINVAL &&
+	      !tutti_center_table(NULL));
 	tutti_center_close(NULL);
 	config.tau = tutti_rank(job) == 1 ? 0 : 1; /* one rank's fault is all ranks' */
 	CHECK(tutti_center_open(job, "model", mixed, 1, &config, &c) ==
@@ -578,7 +647,7 @@ static void program_late(tutti *job)
 		                        &c) == 0);
 		CHECK(x >= 0); /* as the center is */
 		x = 1000;
-		CHECK(tutti_center_step(c) == 1 && x < 1000);
+		CHECK(tutti_center_step(c, NULL) == 1 && x < 1000);
 		tutti_center_close(c);
 		tutti_leave(again);
 		return;
@@ -587,7 +656,7 @@ static void program_late(tutti *job)
 	 * along. */
 	do {
 		x += x < 100 ? 1 : 0;
-		CHECK((good = tutti_center_step(c) == 1));
+		CHECK((good = tutti_center_step(c, NULL) == 1));
 		pass_time(TT_MS);
 	} while (good && x < 110);
 	for (have_seen++; tutti_rank(job) == server && have_seen < last;) /* the others need it */
@@ -619,7 +688,7 @@ static void program_worker_dies(tutti *job)
 	for (int i = 0; i < FOR; i++) {
 		uint64_t began = tt_now();
 		x[0] += 1;
-		int err = tutti_center_step(c);
+		int err = tutti_center_step(c, NULL);
 		CHECK(me == victim || (err == 1 && tt_now() - began < PAUSE_MS * TT_MS));
 		pass_time(TT_MS);
 	}
@@ -647,7 +716,7 @@ static void go_on(tutti *job, tutti_center *c, double *x, tutti_center_config co
 	CHECK(tutti_center_open(rest, "model", &list, 1, &config, &c) == 0);
 	/* sums are rounded */
 	CHECK(fabs(x[0] - mean) < 1e-9 * fabs(mean) && fabs(x[MODEL - 1] - mean) < 1e-9 * fabs(mean));
-	CHECK(tutti_center_step(c) == 1);
+	CHECK(tutti_center_step(c, NULL) == 1);
 	CHECK(tt_now() - began < GO_ON_MS * TT_MS);
 	close_center(rest, c);
 	tutti_group_free(rest);
@@ -668,7 +737,7 @@ static void program_server_dies(tutti *job)
 	for (; err >= 0 && i < 4000; i++) {
 		double before = x[0] + 1;
 		fill(x, MODEL, before);
-		err = tutti_center_step(c);
+		err = tutti_center_step(c, NULL);
 		CHECK(err == 1 || me == victim || x[0] == before); /* params are as they were */
 		pass_time(TT_MS);
 	}
@@ -716,13 +785,13 @@ static void program_save(tutti *job)
 		CHECK(tutti_table_save(tutti_center_table(c), folder) == 0);
 	meet(job);
 	fill(x, 100, 9 + me);
-	CHECK(tutti_center_step(c) == 1 && !all_are(x, 100, 5));
+	CHECK(tutti_center_step(c, NULL) == 1 && !all_are(x, 100, 5));
 	meet(job);
 	if (me == 0)
 		CHECK(tutti_table_load(tutti_center_table(c), folder) == 0);
 	meet(job);
 	CHECK(tutti_center_pull(c) == 0 && all_are(x, 100, 5));
-	CHECK(tutti_center_step(c) == 1 && all_are(x, 100, 5)); /* nothing is counted twice */
+	CHECK(tutti_center_step(c, NULL) == 1 && all_are(x, 100, 5)); /* nothing is counted twice */
 	close_center(job, c);
 }
 
@@ -738,6 +807,7 @@ static CU_TestInfo tests[] = {
 	{ "lists of tensors", test_lists },
 	{ "alpha follows the workers", test_auto },
 	{ "rounds", test_rounds },
+	{ "schedules", test_schedules },
 	{ "deltas in bf16", test_bf16 },
 	{ "own rules", test_own },
 	{ "momentum", test_momentum },

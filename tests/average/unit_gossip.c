@@ -105,6 +105,71 @@ static int run_all_wires(struct ranks run)
 #define ON_ALL(...) CU_ASSERT_EQUAL(run_all_wires((struct ranks){ __VA_ARGS__ }), 0)
 
 static void test_pairs(void) { ON_ALL(.size = 2, .program = average_pairs); }
+
+/* The peer's model comes as it was published, and mine stays. */
+static void fetch_model(tutti *job)
+{
+	int rank = tutti_rank(job), peer = 1 - rank;
+	double x[3] = { rank, 2.0 * rank, -rank }, got_x[3];
+	int64_t count = 100 + rank, got_count = 0;
+	tutti_tensor model[] = { { x, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 }, { &count, 1, TUTTI_I64 } };
+	tutti_tensor to[] = { { got_x, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 }, { &got_count, 1, TUTTI_I64 } };
+	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.value = 0.25, it.timeout_ms = 20000);
+	tutti_gossip *g = open_gossip(job, "fetched", model, 3, c);
+	tutti_gossip_result r;
+
+	meet(job);
+	CHECK(tutti_gossip_publish(g, 5 + rank) == 0);
+	meet(job);
+	x[0] += 10;
+	CHECK(tutti_gossip_fetch(g, 1, NULL, &r) == -EINVAL && tutti_gossip_fetch(g, 1, to, NULL) == -EINVAL);
+	to[0].count = 2;
+	CHECK(tutti_gossip_fetch(g, 1, to, &r) == -EINVAL && strstr(tutti_why(), "tensor 0"));
+	to[0].count = 3;
+	pass_time(5 * TT_MS);
+	CHECK(tutti_gossip_fetch(g, 1, to, &r) == 0 && r.peer == peer && r.factor == 0.25 && !*r.why);
+	CHECK(r.peer_clock == 1 && r.peer_loss == 5 + peer && !r.peer_not_finite && r.clock == 1);
+	CHECK(r.age_ms >= 5 && r.age_ms < 60000);
+	CHECK(got_x[0] == peer && got_x[1] == 2 * peer && got_x[2] == -peer && got_count == 100 + peer);
+	CHECK(x[0] == rank + 10 && count == 100 + rank);
+	CHECK(tutti_gossip_fetch(g, 1, to, &r) == 0 && r.peer == -1 && *r.why);
+	CHECK(tutti_gossip_value(g) == 0.25 && tutti_gossip_set_value(g, 1.5) == -EINVAL);
+	CHECK(tutti_gossip_set_value(g, 0.75) == 0 && tutti_gossip_value(g) == 0.75);
+	meet(job);
+	CHECK(tutti_gossip_publish(g, 1) == 0);
+	meet(job);
+	CHECK(tutti_gossip_mix(g, 1, &r) == 0 && r.peer == peer && r.factor == 0.75);
+	meet(job);
+	tutti_gossip_close(g);
+	g = open_gossip(job, "given", model, 3, WITH(tutti_gossip_defaults(), it.way = TUTTI_GOSSIP_PUSH));
+	CHECK(tutti_gossip_fetch(g, 1, to, &r) == -ENOTSUP);
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_fetch(void) { ON_ALL(.size = 2, .program = fetch_model); }
+
+/* A rank whose loss is no number gives nothing, and takes the peer's model. */
+static void mend_spoiled(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x = rank ? NAN : 3, loss = rank ? NAN : 1;
+	tutti_tensor model = { &x, 1, TUTTI_F64 };
+	tutti_gossip *g = open_gossip(job, "spoiled", &model, 1, WITH(tutti_gossip_defaults(), it.timeout_ms = 20000));
+	tutti_gossip_result r;
+
+	meet(job);
+	CHECK(tutti_gossip_publish(g, loss) == 0);
+	meet(job);
+	CHECK(tutti_gossip_mix(g, loss, &r) == 0 && r.peer == 1 - rank && r.factor == rank);
+	CHECK(r.peer_not_finite == !rank && x == 3);
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_spoiled(void) { ON_ALL(.size = 2, .program = mend_spoiled); }
 static void test_held(void) { ON_ALL(.size = 2, .program = hold_model); }
 
 /* ---- the choice of peers ---- */
@@ -231,11 +296,12 @@ static bool is_level(const float *x, size_t n)
 static size_t torn_count = MANY;
 static int torn_rounds = 300;
 
-/* Rank 0 publishes at full speed; rank 1 takes over what it reads (f = 1). */
+/* Rank 0 publishes at full speed; rank 1 takes over what it reads (f = 1), or fetches it. */
 static void tear(tutti *job)
 {
 	int rank = tutti_rank(job), rounds = torn_rounds;
-	float *x = malloc(torn_count * sizeof *x), number = 0;
+	float *x = malloc(torn_count * sizeof *x), *y = malloc(torn_count * sizeof *y), number = 0;
+	tutti_tensor to = { y, torn_count, TUTTI_F32 };
 	tutti_tensor model = { x, torn_count, TUTTI_F32 };
 	tutti_gossip *g = open_gossip(job, "torn", &model, 1,
 	                              WITH(tutti_gossip_defaults(), it.value = 1, it.timeout_ms = 20000, it.buffers = 2,
@@ -249,8 +315,13 @@ static void tear(tutti *job)
 	meet(job);
 	for (int i = 0; rank == 1 && i < rounds; i++) {
 		CHECK(tutti_gossip_publish(g, 1) == 0);
-		CHECK(tutti_gossip_mix(g, 1, &r) == 0);
-		CHECK(is_level(x, torn_count));
+		if (i % 2) {
+			CHECK(tutti_gossip_mix(g, 1, &r) == 0);
+			CHECK(is_level(x, torn_count));
+		} else {
+			CHECK(tutti_gossip_fetch(g, 1, &to, &r) == 0);
+			CHECK(r.peer < 0 || is_level(y, torn_count));
+		}
 	}
 	torn_done |= rank;
 	while (!torn_done) {
@@ -267,6 +338,7 @@ static void tear(tutti *job)
 	meet(job);
 	tutti_gossip_close(g);
 	free(x);
+	free(y);
 	meet(job);
 }
 
@@ -769,6 +841,12 @@ static void test_config(void)
 	CU_ASSERT_EQUAL(tt_gossip_factor(&c, 1, 1, 0, 0), 0.5);
 	CU_ASSERT_EQUAL(tt_gossip_factor(&c, 1, 1, 3, -1), 1);
 	CU_ASSERT_EQUAL(tt_gossip_factor(&c, 1, 1, -1, 0.5), 1);
+	const double nan = (double)NAN;
+	for (c.method = TUTTI_GOSSIP_CONSTANT; c.method <= TUTTI_GOSSIP_LOSS; c.method++) {
+		CU_ASSERT(!tt_gossip_factor(&c, 1, 1, 1, INFINITY) && !tt_gossip_factor(&c, 1, 1, 1, nan));
+		CU_ASSERT(tt_gossip_factor(&c, 1, 1, -INFINITY, 1) == 1 && tt_gossip_factor(&c, 1, 1, nan, 1) == 1);
+		CU_ASSERT_EQUAL(tt_gossip_factor(&c, 1, 1, nan, INFINITY), 0);
+	}
 }
 
 /* A node of the list comes when the first one has long given up to connect to it. */
@@ -848,6 +926,8 @@ static void test_names(void)
 
 static CU_TestInfo tests[] = {
 	{ "pairs", test_pairs },
+	{ "a model that is fetched", test_fetch },
+	{ "a spoiled model", test_spoiled },
 	{ "a model that the library holds", test_held },
 	{ "the choice of peers", test_choices },
 	{ "nothing of a peer that has diverged", test_nothing },

@@ -283,7 +283,7 @@ static void ea_steps(tutti *job, tutti_ea *ea, double *p, float *q, int epoch)
 			p[i] += update_of(rank, step, i);
 			q[i] += (float)update_of(rank, step, i);
 		}
-		CHECK(tutti_ea_step(ea) == ((step + 1) % as.tau == 0));
+		CHECK(tutti_ea_step(ea, NULL) == ((step + 1) % as.tau == 0));
 	}
 }
 
@@ -357,7 +357,7 @@ static void look_at_center(tutti *job)
 			a[i] = (uint16_t)(a[i] + step * tutti_rank(job));
 			b[i] = (uint16_t)(b[i] + step * tutti_rank(job));
 		}
-		CHECK(tutti_ea_step(ea[0]) == 1 && tutti_ea_step(ea[1]) == 1);
+		CHECK(tutti_ea_step(ea[0], NULL) == 1 && tutti_ea_step(ea[1], NULL) == 1);
 		CHECK(tutti_rank(job) == 1 || tutti_ea_center(ea[1], &center[1]) == 0);
 		CHECK(!memcmp(a, b, sizeof a));
 	}
@@ -381,7 +381,7 @@ static void follow_group(tutti *job)
 	CHECK(tutti_ea_open(job, &t, 1, 1, (double)NAN, 0, &ea) == 0);
 	CHECK(tutti_ea_center(ea, &center) == 0);
 	*(double *)center.data = 0;
-	CHECK(tutti_ea_step(ea) == 1);
+	CHECK(tutti_ea_step(ea, NULL) == 1);
 	CHECK(fabs(x - tutti_rank(job) * (1 - 0.9 / tutti_size(job))) < 1e-12);
 	CHECK(tutti_group_split(job, tutti_rank(job), 0, &alone) == 0);
 	CHECK(tutti_ea_regroup(ea, alone) == 0);
@@ -389,7 +389,7 @@ static void follow_group(tutti *job)
 	CHECK(fabs(*(double *)center.data - 0.9 * (tutti_size(job) - 1) / 2) < 1e-12); /* no sum got lost */
 	*(double *)center.data = 0;
 	x = 1;
-	CHECK(tutti_ea_step(ea) == 1 && fabs(x - 0.1) < 1e-12);
+	CHECK(tutti_ea_step(ea, NULL) == 1 && fabs(x - 0.1) < 1e-12);
 	tutti_ea_close(ea);
 	tutti_group_free(alone);
 }
@@ -403,6 +403,52 @@ static void test_alpha(void)
 	CU_ASSERT(tutti_elastic_alpha_max(0) == 1 && tutti_elastic_alpha_max(2) == 0);
 	CU_ASSERT_DOUBLE_EQUAL(tutti_elastic_alpha_max(1), 2.0 / 3, 1e-15);
 }
+
+/* tau and alpha change under way; the equations are computed for all ranks beside it. */
+static void change_schedule(tutti *job)
+{
+	enum { MOST = 8 };
+	int me = tutti_rank(job), n = tutti_size(job), tau, taken = 0;
+	double x = me, all[MOST], c = 0, alpha;
+	tutti_tensor t = { &x, 1, TUTTI_F64 };
+	tutti_average_result r = { 0 };
+	tutti_ea *ea;
+
+	CHECK(tutti_ea_open(job, &t, 1, 3, 0.2, 0, &ea) == 0);
+	CHECK(tutti_ea_synchronize(ea) == 0 && x == 0);
+	memset(all, 0, sizeof all);
+	tau = 3;
+	alpha = 0.2;
+	for (int step = 0; step < 12; step++) {
+		if (step == 4) { /* one step after an averaging: counted anew */
+			CHECK(tutti_ea_set(ea, 0, 0.5) == -EINVAL && tutti_ea_set(ea, 2, 1.5) == -EINVAL);
+			CHECK(tutti_ea_set(ea, me ? 2 : 5, 0.4) == -EINVAL && strstr(tutti_why(), "tau is") &&
+			      strstr(tutti_why(), "2") && strstr(tutti_why(), "5") && strstr(tutti_why(), "rank"));
+			CHECK(tutti_ea_set(ea, 2, me ? 0.4 : 0.3) == -EINVAL && strstr(tutti_why(), "alpha is"));
+			CHECK(tutti_ea_get(ea, &tau, &alpha) == 0 && tau == 3 && alpha == 0.2);
+			CHECK(tutti_ea_set(ea, 2, 0.4) == 0 && tutti_ea_get(ea, &tau, &alpha) == 0 && tau == 2 &&
+			      alpha == 0.4);
+			taken = 0;
+		}
+		x += me + 1;
+		double sum = 0, before = all[me] + me + 1;
+		for (int i = 0; i < n; i++)
+			all[i] += i + 1;
+		bool averages = ++taken % tau == 0;
+		CHECK(tutti_ea_step(ea, &r) == averages);
+		CHECK(!averages || fabs(r.distance - fabs(before - c)) < 1e-12);
+		for (int i = 0; averages && i < n; i++) {
+			double d = alpha * (all[i] - c);
+			all[i] -= d;
+			sum += d;
+		}
+		c += sum;
+		CHECK(fabs(x - all[me]) < 1e-12);
+	}
+	tutti_ea_close(ea);
+}
+
+static void test_schedule(void) { on_wires(change_schedule, 3); }
 
 static void refuse_ea(tutti *job)
 {
@@ -422,7 +468,7 @@ static void refuse_ea(tutti *job)
 	CHECK(tutti_ea_open(job, &t, 1, 1 + tutti_rank(job), 0.5, 0, &ea) == -EINVAL);
 	t.count -= tutti_rank(job) == 1;
 	CHECK(tutti_ea_open(job, &t, 1, 1, 0.5, 0, &ea) == -EINVAL && !ea);
-	CHECK(tutti_ea_step(NULL) == -EINVAL && tutti_ea_center(NULL, NULL) == -EINVAL);
+	CHECK(tutti_ea_step(NULL, NULL) == -EINVAL && tutti_ea_center(NULL, NULL) == -EINVAL);
 	tutti_ea_close(NULL);
 }
 
@@ -583,7 +629,8 @@ static int step_ea(struct life *l, tutti_ea *ea)
 	tt_sim_sleep(tt_sim_chance(TT_MS));
 	for (int i = 0; i < LARGE; i++)
 		l->p[i] += (float)(1 + l->rank);
-	if ((err = CALL(l, tutti_ea_step(ea))) < 0 || (l->rank % 2 && (err = CALL(l, tutti_ea_center(ea, center)))))
+	if ((err = CALL(l, tutti_ea_step(ea, NULL))) < 0 ||
+	    (l->rank % 2 && (err = CALL(l, tutti_ea_center(ea, center)))))
 		return err;
 	CHECK(isfinite(l->p[0]) && is_even(l->p, LARGE));
 	return 0;
@@ -651,6 +698,7 @@ static CU_TestInfo tests[] = {
 	{ "elastic averaging", test_elastic },
 	{ "looks at the center", test_looks },
 	{ "alpha", test_alpha },
+	{ "a schedule", test_schedule },
 	{ "elastic averaging refused", test_refused_ea },
 	{ "killed in all-reduce SGD", test_killed_sgd },
 	{ "killed in elastic averaging", test_killed_ea },

@@ -105,7 +105,7 @@ static void run_async(tutti *job)
 		if (client == o.rank) {
 			add(o.x, at(event, 1));
 			memcpy(o.other, o.x, (size_t)o.n * sizeof *o.x);
-			CHECK(tutti_center_step(o.center) == syncs_now);
+			CHECK(tutti_center_step(o.center, NULL) == syncs_now);
 			for (int i = 0; i < o.n; i++)
 				o.other[i] -= o.x[i];
 			CHECK(!syncs_now || (whole(get(sync, "client")) == client &&
@@ -159,7 +159,7 @@ static void run_events(struct one *o, bool mended)
 			add(o->x, get(event, "local_update"));
 		if (is_true(get(event, "sync"))) {
 			if (worker == o->rank) {
-				CHECK(tutti_center_step(o->center) == 1 && whole(get(sync, "worker")) == worker);
+				CHECK(tutti_center_step(o->center, NULL) == 1 && whole(get(sync, "worker")) == worker);
 				CHECK(mended ? are_equal(o->x, sum, o->n) : are(o->x, get(sync, "local")));
 			}
 			meet(o->job);
@@ -211,13 +211,13 @@ static void run_downpour(tutti *job)
 
 	if (o.rank < o.workers) {
 		add(o.x, at(in("acc"), o.rank));
-		CHECK(tutti_center_step(o.center) == 1 && are(o.x, at(out("local"), o.rank)));
+		CHECK(tutti_center_step(o.center, NULL) == 1 && are(o.x, at(out("local"), o.rank)));
 	}
 	meet(job);
 	CHECK(has_center(&o, out("global")));
 	meet(job);
 	if (o.rank < o.workers) /* the accumulators are 0 again */
-		CHECK(tutti_center_step(o.center) == 1 && are(o.x, at(out("local"), o.rank)));
+		CHECK(tutti_center_step(o.center, NULL) == 1 && are(o.x, at(out("local"), o.rank)));
 	end(&o);
 }
 
@@ -236,7 +236,7 @@ static void run_paper(tutti *job)
 		int worker = ticks % o.workers, step = ticks / o.workers;
 		if (worker == o.rank) {
 			double gradient = in("h")->number * o.x[0];
-			CHECK(step % whole(in("tau")) || tutti_center_exchange(o.center) == 0);
+			CHECK(step % whole(in("tau")) || tutti_center_exchange(o.center, NULL) == 0);
 			o.x[0] -= in("eta")->number * gradient;
 			CHECK(whole(get(tick, "worker")) == worker && are(o.x, get(tick, "x")));
 		}
@@ -263,7 +263,7 @@ static void run_momentum(tutti *job)
 		if (o.rank < o.workers) {
 			CHECK(tutti_center_ahead(o.center, &g) == 0);
 			gradient *= in("h")->number;
-			CHECK(steps % whole(in("tau")) || tutti_center_exchange(o.center) == 0);
+			CHECK(steps % whole(in("tau")) || tutti_center_exchange(o.center, NULL) == 0);
 			before = o.x[0];
 			CHECK(tutti_center_move(o.center, &g, in("eta")->number) == 0);
 			CHECK(are(o.x, get(step, "x")) && is_near(o.x[0] - before, get(step, "v")->number));

@@ -181,7 +181,7 @@ static void run_ea(tutti *job)
 		for (size_t i = 0; i < n; i++)
 			p[i] += at(update, (int)i)->number;
 		bool averages = ++step % tau == 0;
-		CHECK(tutti_ea_step(ea) == averages);
+		CHECK(tutti_ea_step(ea, NULL) == averages);
 		if (!averages)
 			continue;
 		const struct node *r = at(get(out, "rounds"), round++);
@@ -236,7 +236,7 @@ static void run_mended_ea(tutti *job)
 	EACH(update, at(get(in, "local"), rank)) {
 		for (size_t i = 0; i < n; i++)
 			p[i] += at(update, (int)i)->number;
-		CHECK(tutti_ea_step(ea) >= 0);
+		CHECK(tutti_ea_step(ea, NULL) >= 0);
 	}
 	CHECK(tutti_ea_synchronize_center(ea) == 0);
 	for (size_t i = 0; i < n; i++) {
@@ -261,7 +261,7 @@ static void run_easgd(tutti *job)
 	tutti_ea *ea = open_ea(job, p, n, number(in, "alpha"), 0);
 
 	set_elements(center_of(ea), at(get(in, "central"), tutti_rank(job)), TUTTI_F64);
-	CHECK(tutti_ea_step(ea) == 1);
+	CHECK(tutti_ea_step(ea, NULL) == 1);
 	CHECK(are_near(p, at(get(out, "local"), tutti_rank(job))));
 	CHECK(are_near(center_of(ea), at(get(out, "central"), tutti_rank(job))));
 	tutti_ea_close(ea);
@@ -277,7 +277,7 @@ static void run_paper(tutti *job)
 	*center_of(ea) = number(in, "center");
 	EACH(after, get(out, "trace")) {
 		double step = number(in, "eta") * number(in, "h") * x;
-		CHECK(tutti_ea_step(ea) == 1);
+		CHECK(tutti_ea_step(ea, NULL) == 1);
 		x -= step;
 		CHECK(is_near(x, at(get(after, "x"), tutti_rank(job))->number));
 		CHECK(is_near(*center_of(ea), number(after, "center")));

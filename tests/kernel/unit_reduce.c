@@ -529,7 +529,35 @@ static void test_between_f32_and_bf16(void)
 	CU_ASSERT(wrong == 0 || is_emulated());
 }
 
+/* Distances: the plain sum, in long double. */
+static void test_distance(void)
+{
+	static char a[2000 * 8 + 1], b[2000 * 8 + 1];
+	static const size_t counts[] = { 0, 1, 15, 16, 255, 256, 257, 2000 };
+
+	for (int t = 0; t < TYPES; t++)
+		for (size_t k = 0; k < sizeof counts / sizeof *counts && !is_integer((tutti_type)t); k++) {
+			tutti_type type = (tutti_type)t;
+			long double sum = 0, square = 0;
+			for (size_t i = 0; i < counts[k]; i++) {
+				uint64_t x = nearest((long double)i / 7 - 100, type);
+				uint64_t y = nearest(3 - (long double)i / 3, type);
+				memcpy(a + 1 + i * tt_type_size(type), &x, tt_type_size(type));
+				memcpy(b + 1 + i * tt_type_size(type), &y, tt_type_size(type));
+				long double d = meaning(x, type) - meaning(y, type);
+				sum += d * d;
+				square += meaning(x, type) * meaning(x, type);
+			}
+			CU_ASSERT(fabsl(tt_square_distance(a + 1, b + 1, counts[k], type) - sum) <= 1e-12L * sum);
+			CU_ASSERT(fabsl(tt_square_distance(a + 1, NULL, counts[k], type) - square) <= 1e-12L * square);
+		}
+	uint64_t tiny = nearest(-3 * 0x1p-24L, TUTTI_F16), infinity = nearest(1e9L, TUTTI_F16);
+	CU_ASSERT(tt_square_distance(&tiny, NULL, 1, TUTTI_F16) == 9 * 0x1p-48);
+	CU_ASSERT(isinf(tt_square_distance(&infinity, NULL, 1, TUTTI_F16)));
+}
+
 static CU_TestInfo reduce_tests[] = {
+	{ "distance", test_distance },
 	{ "sizes", test_sizes },
 	{ "every type and rule", test_every_type_and_rule },
 	{ "f16 round trips", test_f16_round_trips },

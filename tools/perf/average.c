@@ -48,7 +48,7 @@ int tt_perf_fill_center(struct tt_perf *p)
 	return err;
 }
 
-int tt_perf_exchange(struct tt_perf *p) { return tutti_center_exchange(p->center); }
+int tt_perf_exchange(struct tt_perf *p) { return tutti_center_exchange(p->center, NULL); }
 
 /* ---- gossip ---- */
 

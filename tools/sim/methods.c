@@ -104,7 +104,7 @@ static int open_elastic(struct tt_studied *me)
 static int round_elastic(struct tt_studied *me)
 {
 	uint64_t begun = tt_now();
-	int err = tutti_center_exchange(me->center);
+	int err = tutti_center_exchange(me->center, NULL);
 
 	tt_study_age(me, begun);
 	return err;

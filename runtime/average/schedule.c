@@ -1,0 +1,26 @@
+/* schedule.c - values that all ranks of a group change at once, and that must be the same on all */
+#include "average/average_private.h"
+#include "member/member.h"
+#include <math.h>
+#include <stdlib.h>
+
+int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, const char *what)
+{
+	int err;
+
+	if (!(*all = calloc((size_t)group->n, len)))
+		return tt_fail(-ENOMEM, "%s: no memory for what %d ranks say", what, group->n);
+	if (!(err = tutti_gather(group, mine, len, *all, -1, NULL)))
+		return 0;
+	free(*all);
+	*all = NULL;
+	return err;
+}
+
+int tt_schedule_compare(tutti *group, int i, const char *what, const char *member, double theirs, double mine)
+{
+	if (theirs == mine || (isnan(theirs) && isnan(mine)))
+		return 0;
+	return tt_fail(-EINVAL, "%s: %s is %g on %s, and %g on this rank: it must be the same on all", what, member,
+	               theirs, tt_member_label(tt_group_member(group, i)).text, mine);
+}
