@@ -246,6 +246,15 @@ static inline uint64_t tt_hook_due(uint64_t deadline) /* when a wait must pause 
 	return tt_hook_is_set() && tt_hook.next < deadline ? tt_hook.next : deadline;
 }
 
+/* For closes that consist of public calls: waits ask no hook from suspend to resume. */
+static inline struct tt_hook tt_hook_suspend(void)
+{
+	struct tt_hook hook = tt_hook;
+
+	tt_hook = (struct tt_hook){ 0 };
+	return hook;
+}
+static inline void tt_hook_resume(struct tt_hook hook) { tt_hook = hook; }
 struct pollfd;
 /* poll(), with pauses for the hook. How many are ready; 0: the deadline is over; -EINTR as above, or poll()'s error. */
 int tt_hook_poll_files(struct pollfd *, int n, uint64_t deadline);

@@ -57,6 +57,7 @@ struct tutti_controller {
 	uint64_t life, seq;  /* seq: the number of the last request; life: there was none */
 	bool pending;        /* request `seq` may be with the controller */
 	bool gave_up;        /* a LOCK, and has sent nothing since */
+	bool interrupted;    /* the wait for the answer to `request` was: the same call goes on with it */
 	bool finished;
 };
 

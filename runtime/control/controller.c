@@ -132,6 +132,27 @@ static int place(tutti_controller *c, enum tt_ask ask, const void *data, size_t 
 	return announce(c, deadline);
 }
 
+/* Is it the request whose wait was interrupted? */
+static bool goes_on(const tutti_controller *c, enum tt_ask ask, const void *data, size_t bytes)
+{
+	const struct tt_request *r = c->request;
+
+	return c->interrupted && r->ask == ask && r->bytes == bytes && (!bytes || !memcmp(r->data, data, bytes));
+}
+
+static int send_new(tutti_controller *c, enum tt_ask ask, const void *data, size_t bytes, uint64_t wait,
+                    uint64_t deadline)
+{
+	int err;
+
+	c->interrupted = false;
+	if ((err = await_earlier(c, deadline)))
+		return err;
+	err = place(c, ask, data, bytes, wait, deadline);
+	c->interrupted = c->pending;
+	return err ? err : await_answer(c, deadline);
+}
+
 static int send_request(tutti_controller *c, enum tt_ask ask, const void *data, size_t bytes, uint64_t wait,
                         uint64_t deadline)
 {
@@ -139,11 +160,14 @@ static int send_request(tutti_controller *c, enum tt_ask ask, const void *data, 
 
 	if (c->finished)
 		return tt_fail(-EINVAL, "controller \"%s\": this worker has said that it is done", c->desk.name);
-	if ((err = await_earlier(c, deadline)) || (err = place(c, ask, data, bytes, wait, deadline)) ||
-	    (err = await_answer(c, deadline)))
-		return err;
-	c->gave_up = false;
-	return 0;
+	if (goes_on(c, ask, data, bytes))
+		err = await_earlier(c, deadline);
+	else
+		err = send_new(c, ask, data, bytes, wait, deadline);
+	c->interrupted &= err == -EINTR;
+	if (!err)
+		c->gave_up = false;
+	return err;
 }
 
 static int read_answer(const tutti_controller *c, const struct tt_answer *a, void *to, size_t room, size_t *bytes)
@@ -243,6 +267,7 @@ void tutti_controller_close(tutti_controller *c)
 
 	if (!c)
 		return;
+	struct tt_hook hook = tt_hook_suspend();
 	if (c->workers)
 		free_workers(c);
 	else if (c->request && c->seq > c->life && !c->finished)
@@ -250,5 +275,6 @@ void tutti_controller_close(tutti_controller *c)
 	tt_desk_close(&c->desk);
 	free(c->request);
 	free(c);
+	tt_hook_resume(hook);
 	tt_remember(last.text);
 }

@@ -135,9 +135,13 @@ static int finish(struct tt_desk *d, int rank, tutti_op *op, uint64_t deadline)
 {
 	int err = tutti_wait(op, tt_desk_left_ms(deadline, INT_MAX));
 
-	if (err != -EINPROGRESS)
+	if (err != -EINPROGRESS && err != -EINTR)
 		return err;
+	struct tt_sentence why = tt_last_sentence();
 	tutti_cancel(op);
+	tt_remember(why.text);
+	if (err == -EINTR)
+		return err;
 	return tt_fail(-ETIMEDOUT, "%s \"%s\": %s has not opened it, or does not answer", d->what, d->name,
 	               tt_desk_label(d, rank).text);
 }

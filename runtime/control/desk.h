@@ -35,9 +35,10 @@ tutti_what tt_desk_state(const struct tt_desk *, int rank);    /* JOINED: it is 
 struct tt_label tt_desk_label(const struct tt_desk *, int rank);
 uint64_t tt_desk_deadline(const struct tt_desk *, int timeout_ms); /* -1: the timeout of the group */
 int tt_desk_left_ms(uint64_t deadline, int most);
-/* One more notify from that rank, or -1, of any. Waits up to TT_LOOK_MS. -ETIMEDOUT, -ECONNRESET, -ENOTCONN. */
+/* One more notify from that rank, or -1, of any. Waits up to TT_LOOK_MS. -ETIMEDOUT, -ECONNRESET, -ENOTCONN, -EINTR. */
 int tt_desk_hear(struct tt_desk *, int rank, uint64_t deadline);
-/* A put into that rank's window, with a notify if `notify`; over by the deadline, if need be cancelled: -ETIMEDOUT. */
+/* A put into that rank's window, with a notify if `notify`; over by the deadline, if need be cancelled: -ETIMEDOUT. The
+ * caller's hook cancels it, too: -EINTR. */
 int tt_desk_put(struct tt_desk *, int rank, size_t at, const void *src, size_t bytes, bool notify, uint64_t deadline);
 int tt_desk_get(struct tt_desk *, int rank, size_t at, void *dst, size_t bytes, uint64_t deadline); /* likewise */
 static inline uint64_t tt_desk_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }

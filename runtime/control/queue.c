@@ -139,6 +139,7 @@ void tutti_queue_close(tutti_queue *q)
 
 	if (!q)
 		return;
+	struct tt_hook hook = tt_hook_suspend();
 	if (q->takers)
 		free_takers(q);
 	else if (q->batch && !q->ended) /* a producer that has not opened the queue hears it from its first put */
@@ -148,6 +149,7 @@ void tutti_queue_close(tutti_queue *q)
 	free(q->bytes);
 	free(q->unassigned);
 	free(q);
+	tt_hook_resume(hook);
 	tt_remember(last.text);
 }
 

@@ -46,9 +46,10 @@ static bool may_answer(tutti_controller *c, int i)
 		       tt_desk_label(&c->desk, i).text);
 		return false;
 	}
-	int err = tutti_wait(&w->op, TT_LOOK_MS);
-	if (err == -EINPROGRESS || err == -EINTR)
+	struct tt_hook hook = tt_hook_suspend();
+	if (tutti_wait(&w->op, TT_LOOK_MS) == -EINPROGRESS)
 		tutti_cancel(&w->op);
+	tt_hook_resume(hook);
 	return true;
 }
 
@@ -300,6 +301,7 @@ static void refuse_requests(tutti_controller *c)
 			worker_at(c, i)->seq = seq;
 			waits = true;
 		}
+		worker_at(c, i)->withdrawn = false;
 		if (waits)
 			refuse(c, i, -ESHUTDOWN, "it serves no more");
 	}
@@ -366,23 +368,37 @@ static int next_request(tutti_controller *c, tutti_request *out, uint64_t deadli
 	return 0;
 }
 
-/* What was answered is there before workers can see that this is the end. One that has never asked may not have opened
- * the controller, and is not waited for. */
-static void stop_serving(tutti_controller *c)
+/* -EINTR: some answers have not come to their workers. */
+static int finish_answers(tutti_controller *c)
+{
+	for (int i = 0; i < c->desk.n; i++)
+		if (tutti_wait(&worker_at(c, i)->op, -1) == -EINTR)
+			return -EINTR;
+	return 0;
+}
+
+/* What was answered is there before workers can see that this is the end. A worker that has never asked may not have
+ * opened the controller, and is not waited for. After -EINTR it may be called again. */
+static int stop_serving(tutti_controller *c)
 {
 	struct tt_sentence last = tt_last_sentence();
+	int err;
 
 	for (int i = 0; i < c->desk.n; i++)
-		worker_at(c, i)->withdrawn = withdraw_request(c, i);
+		worker_at(c, i)->withdrawn |= withdraw_request(c, i);
 	for (int i = 0; i < c->desk.n; i++)
-		worker_at(c, i)->life ? tutti_wait(&worker_at(c, i)->op, -1) : tutti_cancel(&worker_at(c, i)->op);
+		if (!worker_at(c, i)->life)
+			tutti_cancel(&worker_at(c, i)->op);
+	if ((err = finish_answers(c)))
+		return err;
 	__atomic_store_n(word_at(c, 0), TT_SERVES_NO_MORE, __ATOMIC_RELEASE);
 	refuse_requests(c);
-	for (int i = 0; i < c->desk.n; i++)
-		tutti_wait(&worker_at(c, i)->op, -1);
+	if ((err = finish_answers(c)))
+		return err;
 	c->holder = -1;
 	atomic_store(&c->stop, false);
 	tt_remember(last.text);
+	return 0;
 }
 
 static int next_or_end(tutti_controller *c, tutti_request *out, uint64_t deadline)
@@ -390,8 +406,8 @@ static int next_or_end(tutti_controller *c, tutti_request *out, uint64_t deadlin
 	__atomic_store_n(word_at(c, 0), TT_SERVES, __ATOMIC_RELEASE);
 	int err = next_request(c, out, deadline);
 
-	if (err != 1 && err != -ETIMEDOUT && err != -EINTR)
-		stop_serving(c);
+	if (err != 1 && err != -ETIMEDOUT && err != -EINTR && stop_serving(c))
+		err = -EINTR;
 	return err;
 }
 

@@ -158,7 +158,7 @@ static int gather_shards(struct tt_save *s, const char *folder, const char *name
  * have no locks; there the caller must not commit concurrently. */
 static int lock_folder(const char *folder, int *out)
 {
-	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), err;
 
 	for (int ms = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; ms++) {
 		if (ms == LOCK_MS) {
@@ -167,6 +167,10 @@ static int lock_folder(const char *folder, int *out)
 			                       "was it stopped?", folder, LOCK_MS / 1000);
 		}
 		usleep(1000);
+		if ((err = tt_hook_poll())) {
+			close(fd);
+			return err;
+		}
 	}
 	*out = fd;
 	return 0;

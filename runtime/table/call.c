@@ -688,6 +688,7 @@ static void count_push(struct tt_call_part *p)
 	struct tt_served *s = &t->source[p->server];
 
 	if (p->call->delta && !(p->call->flags & TT_PUSH_ASSIGN)) {
+		t->change_stands = false; /* the server withdraws it */
 		p->push_gate = tt_served_in_rounds(t, p->server) ? s->pushed : 0;
 		s->pushed++;
 		p->counted = true;

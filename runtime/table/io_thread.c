@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHY = 400 };
+enum { WHY = 400, LEAVE_MS = 50 };
 
 struct enquiry { /* one order of a caller to all servers; on the caller's stack */
 	struct tt_list link;         /* in tt_tables(job)->enquiries */
@@ -188,17 +188,42 @@ static void give_up(struct enquiry *q)
 			answered(q, i, -ETIMEDOUT, why);
 }
 
-/* The second wait is for a process that was stopped itself: it finds the answers that have come meanwhile. */
-static void await(struct enquiry *q)
+static bool is_answered(void *arg) { return !((const struct enquiry *)arg)->left; }
+
+/* Servers that can be called off soon are; nobody waits for the others. */
+static void leave(struct enquiry *q)
+{
+	struct tt_sentence why = tt_last_sentence();
+
+	if (!q->called_off)
+		call_off(q);
+	tt_wait_until(q->table->job, is_answered, q, tt_now() + TT_MS * LEAVE_MS);
+	tt_remember(why.text);
+}
+
+/* The second wait is for a process that was stopped itself: it finds the answers that have come meanwhile. -EINTR: the
+ * caller's hook ended the wait. */
+static int await(struct enquiry *q)
 {
 	struct tt_job *job = q->table->job;
+	int err = 0;
 
-	while (q->left || is_failed(q))
-		if (is_failed(q))
+	while (!err && (q->left || is_failed(q))) {
+		if (is_failed(q)) {
 			call_off(q);
-		else if (tt_wait_until(job, has_news, q, oldest_progress(q) + patience_of(q->table)) &&
-		         tt_wait_until(job, has_news, q, tt_now() + tt_time(job, TT_TIME_HEARTBEAT)))
-			give_up(q);
+			continue;
+		}
+		err = tt_wait_for(job, NULL, has_news, q, oldest_progress(q) + patience_of(q->table));
+		if (err == -ETIMEDOUT)
+			err = tt_wait_for(job, NULL, has_news, q, tt_now() + tt_time(job, TT_TIME_HEARTBEAT));
+		if (err != -ETIMEDOUT)
+			continue;
+		give_up(q);
+		err = 0;
+	}
+	if (err)
+		leave(q);
+	return err;
 }
 
 static bool takes_no_disk(enum tt_file_what what) { return what == TT_FILE_DROP || what == TT_FILE_COUNT; }
@@ -217,6 +242,7 @@ int tt_table_io_order(struct tutti_table *t, const char *what, struct tt_order *
 {
 	struct tt_job *job = t->job;
 	struct enquiry q = { .table = t, .least = UINT32_MAX, .called_off = !may_end_early(o->what) };
+	int err;
 
 	if (!(q.server = calloc((size_t)t->servers, sizeof *q.server)))
 		return tt_fail(-ENOMEM, "%s: no memory to ask %d servers", what, t->servers);
@@ -229,7 +255,7 @@ int tt_table_io_order(struct tutti_table *t, const char *what, struct tt_order *
 		q.server[i].heard = tt_now();
 	}
 	ask_all(&q, o);
-	await(&q);
+	err = await(&q);
 	tt_list_remove(&q.link);
 	tt_unlock(job);
 	free(q.server);
@@ -238,7 +264,7 @@ int tt_table_io_order(struct tutti_table *t, const char *what, struct tt_order *
 	o->loads = q.sum;
 	if (number)
 		*number = q.number;
-	return fail(&q, what);
+	return err ? err : fail(&q, what);
 }
 
 int tt_table_io_call(struct tutti_table *t, const char *what, const char *folder,

@@ -544,6 +544,8 @@ static int load_once(struct tutti_table *t, const char *what, const char *folder
 		              "can be read", what, t->name, folder);
 	else if (!err)
 		err = tt_table_io_order(t, what, &then, NULL);
+	if (err == -EINTR) /* servers were told to forget what they read, or take it all the same */
+		return err;
 	return err ? drop(t, what, number, err) : 0;
 }
 

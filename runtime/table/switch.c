@@ -264,11 +264,17 @@ static bool is_answered(void *arg)
 	return true;
 }
 
+/* No server is asked twice: it may have answered already. */
 static void ask_open(const struct request *r, uint64_t clock, const tutti_consistency *to)
 {
-	for (int i = r->from; i < r->end; i++)
-		if (is_open(r->table, i))
-			ask(r->table, i, clock, to);
+	struct tutti_table *t = r->table;
+
+	for (int i = r->from; i < r->end; i++) {
+		if (!is_open(t, i) || (t->source[i].asked == t->changes) != (clock == WITHDRAW))
+			continue;
+		t->source[i].asked = t->changes;
+		ask(t, i, clock, to);
+	}
 }
 
 static int explain(const struct tutti_table *t, int err, const char *who)
@@ -315,14 +321,31 @@ static int ask_some(struct tutti_table *t, int from, int end, uint64_t clock, co
 	int err = 0;
 
 	ask_open(&r, clock, to);
-	if (tt_await(t->job, NULL, is_answered, &r, t->timeout, say_awaited)) {
+	err = tt_await(t->job, NULL, is_answered, &r, t->timeout, say_awaited);
+	if (err && err != -ETIMEDOUT)
+		return err;
+	if (err) {
 		ask_open(&r, WITHDRAW, to);
 		tt_wait_until(t->job, is_answered, &r, tt_now() + t->timeout);
 	}
+	err = 0;
 	for (int i = from; !err && i < end; i++)
 		if (tt_table_has_any(t, i))
 			err = answer_of(t, i);
 	return err;
+}
+
+/* A call that was interrupted leaves its request: the next call for the same consistency goes on with it. */
+static void begin_request(struct tutti_table *t, const tutti_consistency *to)
+{
+	struct request r = { t, 0, t->servers };
+
+	if (t->change_stands && are_same(&t->wanted, to))
+		return;
+	if (t->change_stands)
+		ask_open(&r, WITHDRAW, &t->wanted);
+	t->changes++;
+	t->wanted = *to;
 }
 
 static int ask_all(struct tutti_table *t, const tutti_consistency *to)
@@ -330,9 +353,12 @@ static int ask_all(struct tutti_table *t, const tutti_consistency *to)
 	uint64_t clock = farthest(t);
 	int err;
 
-	t->changes++;
+	begin_request(t, to);
 	err = ask_some(t, 0, 1, clock, to); /* the first server has rows: see tt_shards_cut() */
-	return err ? err : ask_some(t, 1, t->servers, tt_max(clock, t->source[0].pushed), to);
+	if (!err)
+		err = ask_some(t, 1, t->servers, tt_max(clock, t->source[0].pushed), to);
+	t->change_stands = err == -EINTR;
+	return err;
 }
 
 /* Abandoned pushes count, too: a push that a server hears of after CHANGE would withdraw the request. */
@@ -349,9 +375,11 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and this rank is none or has "
 		               "finished", t->name);
 	tt_lock(t->job);
-	if (tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->timeout))
+	err = tt_table_is_called(t) ? -ETIMEDOUT :
+	      tt_wait_for(t->job, NULL, pushes_nothing, t, tt_now() + t->timeout);
+	if (err == -ETIMEDOUT)
 		err = explain(t, -EBUSY, "");
-	else
+	else if (!err)
 		err = ask_all(t, to);
 	tt_unlock(t->job);
 	return err;

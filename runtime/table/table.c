@@ -398,10 +398,10 @@ int tutti_table_finish(tutti_table *t)
 	if (err)
 		return err;
 	tt_lock(t->job);
-	if (tt_wait_until(t->job, has_pushed, t, tt_now() + t->timeout))
+	if ((err = tt_wait_for(t->job, NULL, has_pushed, t, tt_now() + t->timeout)) == -ETIMEDOUT)
 		err = tt_fail(-EBUSY, "table \"%s\": pushes of this rank are still under way after %llu ms", t->name,
 		              tt_timeout_ms(t));
-	else
+	else if (!err)
 		tt_table_finish(t);
 	tt_unlock(t->job);
 	return err;

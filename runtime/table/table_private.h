@@ -162,6 +162,7 @@ struct tt_served { /* what a rank knows of a server's shard */
 	uint64_t clock;              /* the last that the server told; UINT64_MAX: the shard is closed */
 	uint64_t pushed;             /* this rank's pushes to it, with those that still wait here */
 	tutti_consistency as;        /* the shard's own, as the server told */
+	uint32_t asked;              /* this rank's last CHANGE to the server */
 	uint32_t changed;            /* this rank's last CHANGE that the server has answered, ... */
 	int change_err;              /* ... with this error, ... */
 	int awaited;                 /* ... -ETIMEDOUT: for want of this worker; -1: of none */
@@ -189,6 +190,8 @@ struct tutti_table {
 	tutti_updater updater;
 	tutti_consistency as;        /* at opening */
 	uint32_t changes;            /* how often this rank has asked for another consistency */
+	bool change_stands;          /* the last wait for it was interrupted, and the request stands: for ... */
+	tutti_consistency wanted;    /* ... this one */
 	unsigned flags;
 	uint64_t publish_pushes;
 	int publish_ms;
