@@ -96,7 +96,9 @@ typedef struct tutti_config {
 	                           * job starts */
 	const char *boot;         /* "HOST:PORT" where rank 0 listens, and behind commas where others do, for one that
 	                           * joins when rank 0 is gone; NULL: rank and ranks are not looked at */
-	uint64_t reserved[8];
+	const char *job;          /* the job's name, of 1 to 64 bytes: ranks with different names refuse each other.
+	                           * NULL: TUTTI_JOB, else the name that the launcher gives, else none */
+	uint64_t reserved[7];
 } tutti_config;
 
 enum {

@@ -41,7 +41,8 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 		const char *value;
 	} given[] = {
 		{ TT_CONFIG, c->file }, { TT_NODE, c->node }, { TT_TRANSPORTS, c->transports },
-		{ TT_SECRET, c->secret }, { TT_BOOT, c->boot }, { TT_SILENCE, spell_time(c->silence_ms, silence) },
+		{ TT_SECRET, c->secret }, { TT_BOOT, c->boot }, { TT_JOB, c->job },
+		{ TT_SILENCE, spell_time(c->silence_ms, silence) },
 		{ TT_TIMEOUT, spell_time(c->timeout_ms, timeout) },
 	};
 	int err = 0;

@@ -1,5 +1,6 @@
 /* judge.c - is the value of each setting a good one? Asked by tutti_join and `tutti info` */
 #include "job/job_private.h"
+#include "launch/launch.h"
 #include "topology/topology.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +50,16 @@ static int judge_secret(const struct tt_settings *s)
 	               strlen(secret), SECRET_MIN);
 }
 
+static int judge_name(const struct tt_settings *s)
+{
+	const char *name = tt_setting(s, TT_JOB);
+
+	if (!name || tt_launch_is_name(name))
+		return 0;
+	return tt_fail(-EINVAL, "%s is no name of a job: it has %zu bytes, and must have 1 to %d, without control "
+	               "characters", tt_setting_name(s, TT_JOB), strlen(name), TT_JOB_NAME);
+}
+
 static int judge_pkey(const struct tt_settings *s)
 {
 	const char *text = tt_setting(s, TT_VERBS_PKEY);
@@ -67,6 +78,7 @@ int tt_judge_setting(const struct tt_settings *all, enum tt_setting s)
 	int ports[2];
 
 	switch (s) {
+	case TT_JOB: return judge_name(all);
 	case TT_PIN: return tt_pin_read(all, &rule);
 	case TT_PORTS: return tt_read_ports(all, ports);
 	case TT_SECRET: return judge_secret(all);

@@ -129,6 +129,17 @@ static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 	return 0;
 }
 
+/* Each torchrun counts its own restarts: after a failure on one host only that host's count grows, while the ranks of
+ * all hosts start again. So the count names the job only where all ranks are of one torchrun. */
+static void name_torch(const struct tt_settings *s, struct tt_launch *b)
+{
+	const char *run = tt_setting(s, TT_TORCH_RUN);
+
+	if (run)
+		tt_name_from(b, "torchrun", run, NULL,
+		             b->local_size == b->size ? tt_setting(s, TT_TORCH_RESTARTS) : NULL);
+}
+
 /* torchrun's own store may listen on MASTER_PORT: then rank 0 takes the next port. */
 static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 {
@@ -139,6 +150,7 @@ static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 
 	if (!err)
 		err = tt_place_local(s, TT_TORCH_LOCAL_RANK, TT_TORCH_LOCAL_SIZE, b);
+	name_torch(s, b);
 	if (err || b->size == 1 || tt_setting(s, TT_BOOT))
 		return err;
 	if ((err = tt_setting_int(s, TT_TORCH_PORT, 1, 65534, &port)))
@@ -176,15 +188,41 @@ int tt_place_local(const struct tt_settings *s, enum tt_setting rank, enum tt_se
 	return err;
 }
 
-uint64_t tt_name_from(const char *job, const char *step)
+bool tt_launch_is_name(const char *name)
 {
-	uint64_t h = tt_hash_text(tt_hash_text(TT_HASH64, job ? job : ""), step ? step : "");
+	size_t len = strlen(name);
 
-	return h ? h : 1;
+	for (const char *c = name; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == 127)
+			return false;
+	return len > 0 && len <= TT_JOB_NAME;
+}
+
+/* A name that is too long ends with a hash of the whole in place of its end. */
+void tt_name_from(struct tt_launch *b, const char *launcher, const char *job, const char *step, const char *restarts)
+{
+	const char *parts[] = { launcher, job, step, restarts };
+	char whole[512] = "";
+	size_t n = 0;
+
+	for (size_t i = 0; i < TT_COUNT(parts); i++)
+		if (parts[i] && *parts[i])
+			n += (size_t)snprintf(whole + n, sizeof whole - n, "%s%.120s", n ? "-" : "", parts[i]);
+	for (char *c = whole; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == 127)
+			*c = '?';
+	if (n > TT_JOB_NAME)
+		snprintf(whole + TT_JOB_NAME - 17, 18, "-%016llx", (unsigned long long)tt_hash_text(TT_HASH64, whole));
+	snprintf(b->name, sizeof b->name, "%s", whole);
 }
 
 /* Below the ports that kernels give out. */
-unsigned tt_port_from(uint64_t name) { return 20000 + (unsigned)((name ^ name >> 32) % 12000); }
+unsigned tt_port_from(const char *name)
+{
+	uint64_t h = tt_hash_text(TT_HASH64, name);
+
+	return 20000 + (unsigned)((h ^ h >> 32) % 12000);
+}
 
 /* mpirun sets PMIX_ variables, too: this is for hosts without libpmix. */
 static int from_ompi(struct tt_settings *s, struct tt_launch *b)
@@ -193,7 +231,7 @@ static int from_ompi(struct tt_settings *s, struct tt_launch *b)
 
 	if (!err)
 		err = tt_place_local(s, TT_OMPI_LOCAL_RANK, TT_OMPI_LOCAL_SIZE, b);
-	b->name = tt_name_from(tt_setting(s, TT_PMIX_SPACE), NULL);
+	tt_name_from(b, "pmix", tt_setting(s, TT_PMIX_SPACE), NULL, NULL);
 	if (err || b->size == 1 || tt_setting(s, TT_BOOT))
 		return err;
 	if (b->local_size < b->size)

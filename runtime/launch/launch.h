@@ -7,6 +7,7 @@
 struct tt_node {
 	char name[64], address[80];
 };
+enum { TT_JOB_NAME = 64 };
 struct tt_launch {
 	int rank, size;
 	bool unnumbered;            /* a new rank of a job under way: `rank` is not known yet */
@@ -17,7 +18,7 @@ struct tt_launch {
 	struct tt_node *nodes;      /* `size` of them, or NULL */
 	const struct tt_launcher *by;
 	bool exchanges;             /* rank 0 listens where it likes; tt_launch_exchange() tells the others */
-	uint64_t name;              /* of what the launcher has started, as a hash; 0: it has none */
+	char name[TT_JOB_NAME + 1]; /* made of what the launcher calls the job; TUTTI_JOB comes before; "": none */
 	const char *over;           /* the transport of all these addresses: job.c says */
 };
 
@@ -46,6 +47,7 @@ const char *tt_launch_detect(const struct tt_settings *, bool nodes, char why[TT
 /* If it `exchanges`: rank 0 says where it listens (`address`, and the secret), the others hear that. Blocks until all
  * ranks have called it, at most `timeout` nanoseconds. why: rank 0 cannot listen, and the others hear the reason. */
 int tt_launch_exchange(struct tt_settings *, struct tt_launch *, const char *why, uint64_t timeout);
+bool tt_launch_is_name(const char *); /* 1 to TT_JOB_NAME bytes, without control characters */
 void tt_launch_free(struct tt_launch *);
 void tt_launch_took_socket(void); /* a net has listen_fd: this process's later joins listen themselves */
 uint64_t tt_launch_job_id(const struct tt_launch *);

@@ -20,8 +20,10 @@ extern const struct tt_launcher tt_launcher_pmix, tt_launcher_pmi2, tt_launcher_
 /* launch.c */
 int tt_place_from(const struct tt_settings *, enum tt_setting rank, enum tt_setting size, struct tt_launch *);
 int tt_place_local(const struct tt_settings *, enum tt_setting rank, enum tt_setting size, struct tt_launch *);
-uint64_t tt_name_from(const char *job, const char *step); /* of tt_launch; not 0 */
-unsigned tt_port_from(uint64_t name); /* one that a job's ranks agree on without talking */
+/* Makes tt_launch's name of the launcher's and of what it says of the job, with dashes between. NULL and "" are passed
+ * over. Each part must be the same on all ranks. */
+void tt_name_from(struct tt_launch *, const char *by, const char *job, const char *step, const char *restarts);
+unsigned tt_port_from(const char *name); /* one that a job's ranks agree on without talking */
 /* Of a warning that all ranks have: two of them give it, far from each other, since one may be missing. */
 static inline enum tt_level tt_launch_level(int rank, int size)
 {

@@ -28,7 +28,7 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 	int err = tt_place_from(s, TT_PMI_RANK, TT_PMI_SIZE, b);
 
 	b->exchanges = !err;
-	b->name = tt_name_from(tt_setting(s, TT_PMI_JOB), NULL);
+	tt_name_from(b, "pmi2", tt_setting(s, TT_PMI_JOB), NULL, tt_setting(s, TT_SLURM_RESTARTS));
 	return err ? err : tt_slurm_local(s, b);
 }
 

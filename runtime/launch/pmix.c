@@ -85,7 +85,9 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 	int err = pmix.asked ? 0 : ask_all();
 
 	b->rank = pmix.rank;
-	b->name = tt_name_from(tt_setting(s, TT_PMIX_SPACE), NULL);
+	const char *space = tt_setting(s, TT_PMIX_SPACE); /* Slurm uses a name again when it requeues the job */
+	bool slurm = space && !strncmp(space, "slurm.", 6);
+	tt_name_from(b, "pmix", space, NULL, slurm ? tt_setting(s, TT_SLURM_RESTARTS) : NULL);
 	b->size = pmix.size;
 	b->local_rank = pmix.local_rank;
 	b->local_size = pmix.local_size;

@@ -96,7 +96,8 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 	long node = 0;
 	int err = tt_place_from(s, TT_SLURM_RANK, TT_SLURM_TASKS, b);
 
-	b->name = tt_name_from(tt_setting(s, TT_SLURM_JOB), tt_setting(s, TT_SLURM_STEP));
+	tt_name_from(b, "slurm", tt_setting(s, TT_SLURM_JOB), tt_setting(s, TT_SLURM_STEP),
+	             tt_setting(s, TT_SLURM_RESTARTS));
 	if (!err)
 		err = tt_slurm_local(s, b);
 	if (err || b->size == 1 || tt_setting(s, TT_BOOT))

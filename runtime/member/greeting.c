@@ -33,7 +33,7 @@ static void end_silent(struct tt_timer *t)
  * refuse it if it asked to be let in, and be taken for dead. */
 void tt_greeting_start(struct tt_link *l)
 {
-	uint8_t bytes[32];
+	uint8_t bytes[16 + TT_JOB_NAME];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	const struct tt_members *all = tt_members(l->job);
 	bool joining = tt_is_joining(l->job) && (all->node_list || l->member == &all->of[all->sponsor]);
@@ -43,8 +43,8 @@ void tt_greeting_start(struct tt_link *l)
 	tt_put32(&p, (uint32_t)all->launched);
 	tt_put32(&p, l->job->epoch);
 	tt_put8(&p, joining);
-	if (all->name)
-		tt_put64(&p, all->name);
+	if (*all->name)
+		tt_put_text(&p, all->name);
 	l->used = !joining;
 	if (tt_send_raw(l, bytes, (size_t)(p.at - bytes)))
 		tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_silent);
@@ -119,7 +119,7 @@ void tt_greeting_await(struct tt_link *l)
 /* again: the process may be accepted in a moment. */
 static void refuse(struct tt_link *l, enum tt_level level, bool again, const char *why)
 {
-	uint8_t bytes[64];
+	uint8_t bytes[3 + TT_REFUSED_WHY];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_log(again ? TT_DEBUG : level, "refused a process at %s: %s", l->peer->addr, why);
@@ -331,19 +331,25 @@ void tt_greeting_let_in(struct tt_link *l, uint32_t rank, uint32_t epoch)
 	meet(l, &h, true);
 }
 
-/* Two jobs of one user may have the same secret, the same size, and, by mistake, the same port. */
+/* Two jobs of one user may have the same secret, the same size, and, by mistake, the same port. A rank without a name
+ * suits any job. */
 static void take_hello(struct tt_link *l, struct tt_pack *p)
 {
-	uint64_t name, ours = tt_members(l->job)->name;
+	const char *ours = tt_members(l->job)->name;
 	struct hello h = { .rank = tt_get32(p), .launched = tt_get32(p), .epoch = tt_get32(p), .joining = tt_get8(p) };
+	char its[TT_JOB_NAME + 1] = "", why[TT_REFUSED_WHY];
 
-	name = !p->bad && tt_pack_left(p) ? tt_get64(p) : 0;
-	if (p->bad || l->mine || l->member || l->claim || !h.epoch)
+	if (!p->bad && tt_pack_left(p))
+		tt_get_text(p, its, sizeof its);
+	if (p->bad || l->mine || l->member || l->claim || !h.epoch || (*its && !tt_launch_is_name(its))) {
 		refuse(l, TT_WARN, false, "its greeting makes no sense");
-	else if (name && ours && name != ours)
-		refuse(l, TT_WARN, false, "this port is another job's: set another TUTTI_BOOT");
-	else
+	} else if (*its && *ours && strcmp(its, ours) != 0) {
+		snprintf(why, sizeof why, "this port is another job's: it has the job \"%s\", and the process is of "
+		         "\"%s\": set another TUTTI_BOOT, or the same TUTTI_JOB", ours, its);
+		refuse(l, TT_WARN, false, why);
+	} else {
 		meet(l, &h, false);
+	}
 }
 
 /* A later life than that which was refused, in its groups, too. */
@@ -362,13 +368,13 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	struct tt_members *all = tt_members(job);
 	struct tt_member *m = l->member && l->member->link == l ? l->member : NULL; /* not after a BUSY */
 	bool again = tt_get8(p), first = !job->joined && !all->join_err;
-	char text[64], name[24];
+	char text[TT_REFUSED_WHY], name[24];
 
 	tt_get_text(p, text, sizeof text);
 	all->may_come |= again;
 	all->turned_away |= !again;
 	if (first)
-		snprintf(all->join_why, sizeof all->join_why, "%s refused this process as %s: %s", l->peer->addr,
+		snprintf(all->join_why, sizeof all->join_why, "%.95s refused this process as %s: %s", l->peer->addr,
 		         own_name(job, name), text);
 	bool more = m && tt_rendezvous_has_more(m);
 	if (again && !job->joined && m && tt_rendezvous_retry(m, more ? job->timeout : job->timeout / 2)) {

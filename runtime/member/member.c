@@ -24,7 +24,8 @@ static int make_members(struct tt_job *job, const struct tt_launch *launch)
 	char addr[96];
 	int size = job->size;
 
-	all->name = launch->name;
+	const char *name = tt_setting(&job->settings, TT_JOB);
+	snprintf(all->name, sizeof all->name, "%s", name ? name : launch->name);
 	all->of = calloc((size_t)all->capacity, sizeof *all->of);
 	if (!all->of)
 		return tt_fail(-ENOMEM, "no memory for %d ranks", all->capacity);

@@ -128,7 +128,7 @@ struct tt_members { /* the room's own struct in a job */
 	bool minority;              /* a minority of a group may go on */
 	bool evicted;               /* the others have evicted this rank */
 	bool warned;                /* that a rank of this host is reached over a slower net */
-	uint64_t name;              /* of what the launcher has started; 0: it has none */
+	char name[TT_JOB_NAME + 1]; /* the job's: TUTTI_JOB, or the launcher's; "": none. Constant after the join */
 	int launched;               /* ranks that the job was started with: all ranks must say the same */
 	int capacity;
 	bool unnumbered;            /* this rank is new and has no number yet */
@@ -150,7 +150,7 @@ struct tt_members { /* the room's own struct in a job */
 	struct tt_watch *watch;     /* NULL: the program does not watch the job */
 	struct tt_forming *forming; /* groups that their members are making */
 	int join_err;
-	char join_why[256], last_try[240]; /* why joining fails; how the last try to connect ended */
+	char join_why[420], last_try[240]; /* why joining fails; how the last try to connect ended */
 	const struct tt_message *message[256]; /* by type: what the modules have registered */
 	const struct tt_module *notified[TT_MODULES]; /* the modules that take notifies */
 	int notified_count;

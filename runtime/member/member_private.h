@@ -9,6 +9,7 @@ enum { /* the first byte of a message of this room; docs/wire.md has those of al
 	TT_CLAIM = 42, TT_CONSENT, TT_WHERE, TT_FORM = 60,
 };
 
+enum { TT_REFUSED_WHY = 256 }; /* bytes of the longest reason in a REFUSED, with the zero */
 enum { TT_BYE_GROUPS = 2 * TT_GROUPS, TT_HOST_BITS = 40 };
 
 struct tt_newcomer { /* a rank that has joined a job under way */

@@ -909,9 +909,64 @@ static void test_same_port(void)
 
 	run(t, 4);
 	look_joined(__LINE__, 2);
-	look_refused(__LINE__, &board->of[2], -EPERM, "port is another job's|set another TUTTI_BOOT");
+	look_refused(__LINE__, &board->of[2], -EPERM,
+	             "port is another job's|\"slurm-1-0\"|\"slurm-2-0\"|set another TUTTI_BOOT");
 	look_refused(__LINE__, &board->of[3], -EADDRINUSE,
 	             "cannot listen|in use by process |(boot)|set TUTTI_BOOT=HOST:PORT");
+}
+
+#define TORCH(rank, local) "TORCHELASTIC_RUN_ID=r", "RANK=" rank, "WORLD_SIZE=2", "LOCAL_RANK=" rank, local
+
+/* Names that differ are refused, with both; the job goes on. */
+static void test_names(void)
+{
+	char most[75] = "TUTTI_JOB=";
+	const char *boot = boot_at(free_port());
+	const char *zero = "TUTTI_RANK=0", *one = "TUTTI_RANK=1", *two = "TUTTI_SIZE=2";
+
+	memset(most + 10, 'n', 64);
+	JOINED(((struct try[]){ { .env = { zero, two, boot, most } }, { .env = { one, two, boot, most } } }));
+	JOINED(((struct try[]){ { .env = { zero, two, boot, most } }, { .env = { one, two, boot } } }));
+	JOINED(((struct try[]){ { .env = { zero, two, boot } }, { .env = { one, two, boot, "TUTTI_JOB=a" } } }));
+	JOINED(((struct try[]){ { .env = { STEP, boot, "SLURM_JOB_ID=1", "SLURM_PROCID=0", "TUTTI_JOB=a" } },
+	                        { .env = { STEP, boot, "SLURM_JOB_ID=2", "SLURM_PROCID=1", "TUTTI_JOB=a" } } }));
+	REFUSED(-EINVAL, "TUTTI_JOB|65 bytes|1 to 64", text("%sn", most));
+	REFUSED(-EINVAL, "TUTTI_JOB|control characters", "TUTTI_JOB=a\nb");
+
+	struct try t[] = { { .env = { zero, two, boot, most } },
+		           { .env = { one, two, boot, most }, .after_refused = 1 },
+		           { .env = { one, two, boot, "TUTTI_JOB=another" } } };
+	run(t, 3);
+	look_joined(__LINE__, 2);
+	look_refused(__LINE__, &board->of[2], -EPERM, text("\"%s\"|\"another\"|TUTTI_JOB", most + 10));
+}
+
+/* The first start of a job, and the start after Slurm or torchrun has begun again. */
+static void test_names_of_restarts(void)
+{
+	static const char *const torch[] = { "LOCAL_WORLD_SIZE=1", "LOCAL_WORLD_SIZE=2" };
+	const char *boot = boot_at(free_port()), *job = "SLURM_JOB_ID=7", *again = "SLURM_RESTART_COUNT=1";
+	struct try t[] = { { .env = { STEP, boot, job, again, "SLURM_PROCID=0" } },
+		           { .env = { STEP, boot, job, again, "SLURM_PROCID=1" }, .after_refused = 1 },
+		           { .env = { STEP, boot, job, "SLURM_PROCID=1" } } };
+
+	run(t, 3);
+	look_joined(__LINE__, 2);
+	look_refused(__LINE__, &board->of[2], -EPERM, "\"slurm-7-0-1\"|\"slurm-7-0\"");
+
+	/* One torchrun a host: the hosts' counts may differ. */
+	struct try two[] = { { .env = { TORCH("0", torch[0]), boot, "TORCHELASTIC_RESTART_COUNT=1" } },
+		             { .env = { TORCH("1", torch[0]), boot, "TORCHELASTIC_RESTART_COUNT=0",
+		                        "LOCAL_RANK=0" } } };
+	run(two, 2);
+	WANT(board->of[0].summed && board->of[1].summed, "they say: %s; %s", board->of[0].why, board->of[1].why);
+	struct try one[] = { { .env = { TORCH("0", torch[1]), boot, "TORCHELASTIC_RESTART_COUNT=1" } },
+		             { .env = { TORCH("1", torch[1]), boot, "TORCHELASTIC_RESTART_COUNT=1" },
+		               .after_refused = 1 },
+		             { .env = { TORCH("1", torch[1]), boot, "TORCHELASTIC_RESTART_COUNT=0" } } };
+	run(one, 3);
+	look_joined(__LINE__, 2);
+	look_refused(__LINE__, &board->of[2], -EPERM, "\"torchrun-r-1\"|\"torchrun-r-0\"");
 }
 
 /* Rank 0 needs a connection to each rank while they join. The hard limit on open files counts: joining raises the soft
@@ -1147,6 +1202,8 @@ static CU_TestInfo wrong_tests[] = {
 	{ "missing ranks", test_missing },
 	{ "a rank twice", test_twice },
 	{ "a port twice", test_same_port },
+	{ "names", test_names },
+	{ "names of restarts", test_names_of_restarts },
 	{ "sizes", test_sizes },
 	{ "open files", test_files },
 	CU_TEST_INFO_NULL,

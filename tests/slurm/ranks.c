@@ -36,7 +36,10 @@ static float add_up(tutti *job)
 
 static int take_port(void)
 {
-	unsigned port = tt_port_from(tt_name_from(getenv("SLURM_JOB_ID"), getenv("SLURM_STEP_ID")));
+	struct tt_launch l = { .size = 0 };
+
+	tt_name_from(&l, "slurm", getenv("SLURM_JOB_ID"), getenv("SLURM_STEP_ID"), getenv("SLURM_RESTART_COUNT"));
+	unsigned port = tt_port_from(l.name);
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 

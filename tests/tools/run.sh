@@ -76,6 +76,19 @@ test_secret() {
 	check "a file's stays" has out 'secret none'
 }
 
+test_job_name() {
+	run -n 2 sh -c 'echo $TUTTI_JOB'
+	check "drawn" has out '^run-[0-9a-f]\{16\}$'
+	check "the same for all" is "$(sort -u out | wc -l)" 1
+	mv out before
+	run -n 1 sh -c 'echo $TUTTI_JOB'
+	check "another one each time" sh -c '! grep -q "$(cat out)" before'
+	TUTTI_JOB=mine run -n 1 sh -c 'echo $TUTTI_JOB'
+	check "one that is set stays" has out '^mine$'
+	TUTTI_JOB=outer TUTTI_RANK=0 run -n 1 sh -c 'echo $TUTTI_JOB'
+	check "an outer job's does not" has out '^run-'
+}
+
 test_default_number() {
 	run sh -c 'echo $TUTTI_SIZE'
 	cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
@@ -544,6 +557,6 @@ test_info() {
 	check "is named" has err nowhere.conf
 }
 
-run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace
+run_tests "environment boot_socket secret job_name default_number output lines_stay_whole input signal_state failure grace
 	keep_going survive server table exec refusals limits signals stats_signal background stop stopped late_rank_0
 	evicted evicted_again rendezvous killed again leftovers broken_output info" "$@"

@@ -186,6 +186,19 @@ static void set_secret(void)
 #endif
 }
 
+/* A name that a rank of an outer job has inherited is not this job's. */
+static void set_job(void)
+{
+	uint64_t chance;
+	char text[24];
+
+	if (tt_env(TT_JOB) && !tt_env(TT_RANK))
+		return;
+	tt_entropy(&chance, sizeof chance);
+	snprintf(text, sizeof text, "run-%016llx", (unsigned long long)chance);
+	setenv(variable(TT_JOB), text, 1);
+}
+
 static int set_environment(struct run *run)
 {
 	struct stat is;
@@ -199,6 +212,8 @@ static int set_environment(struct run *run)
 	set_number(TT_SIZE, run->options.size);
 	set_number(TT_LOCAL_SIZE, run->options.ranks);
 	set_secret();
+	if (!run->options.agent)
+		set_job();
 	return open_boot(run);
 }
 
