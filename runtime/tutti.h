@@ -81,8 +81,15 @@ typedef struct tutti_op {
 	uint64_t opaque[36];
 } tutti_op;                               /* a started operation, in the caller's storage. Zeroed it is idle */
 
-typedef enum tutti_type { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16, TUTTI_I32, TUTTI_I64 } tutti_type;
-typedef enum tutti_rule { TUTTI_SUM, TUTTI_AVERAGE, TUTTI_PRODUCT, TUTTI_MAX, TUTTI_MIN } tutti_rule;
+/* BOOL is a byte: 0 is false, all else is true; results are 0 or 1. I8, U8 and BOOL are for collectives and queues. */
+typedef enum tutti_type {
+	TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16, TUTTI_I32, TUTTI_I64, TUTTI_I8, TUTTI_U8, TUTTI_BOOL,
+} tutti_type;
+/* BAND, BOR and BXOR combine the bits of integers. BOOL takes all rules but AVERAGE: SUM, MAX and BOR are "or";
+ * PRODUCT, MIN and BAND are "and"; BXOR is true for an odd number of true values. */
+typedef enum tutti_rule {
+	TUTTI_SUM, TUTTI_AVERAGE, TUTTI_PRODUCT, TUTTI_MAX, TUTTI_MIN, TUTTI_BAND, TUTTI_BOR, TUTTI_BXOR,
+} tutti_rule;
 
 /* The config of a job. A member that is zero or NULL is taken from the environment, else it has the default. */
 typedef struct tutti_config {
@@ -319,8 +326,9 @@ void tutti_on_wait_flag(const volatile int *flag);
  * once. */
 
 /* Combines the vectors of all ranks, and gives the result to all. in, out: count elements each; in == out reduces in
- * place, else they do not overlap (-EINVAL) and in is left alone. Integers wrap around on overflow, their average is
- * rounded towards zero; f16 and bf16 are combined in f32 and rounded to nearest even at each combination. */
+ * place, else they do not overlap (-EINVAL) and in is left alone. Integers wrap around on overflow; their average is
+ * the sum, wrapped around, divided and rounded towards zero; f16 and bf16 are combined in f32 and rounded to nearest
+ * even at each combination. -EINVAL: also a rule that the type does not take. */
 int tutti_allreduce(tutti *, const void *in, void *out, size_t count, tutti_type, tutti_rule, tutti_op *);
 typedef struct tutti_tensor {
 	void *data;

@@ -58,13 +58,18 @@ static inline bool tt_type_is_float(tutti_type type)
 {
 	return type == TUTTI_F32 || type == TUTTI_F64 || type == TUTTI_F16 || type == TUTTI_BF16;
 }
+
 static inline size_t tt_type_size(tutti_type type) /* bytes of an element; 0: no such type */
 {
 	static const uint8_t size[] = { [TUTTI_F32] = 4, [TUTTI_F64] = 8, [TUTTI_F16] = 2,
-		                        [TUTTI_BF16] = 2, [TUTTI_I32] = 4, [TUTTI_I64] = 8 };
+		                        [TUTTI_BF16] = 2, [TUTTI_I32] = 4, [TUTTI_I64] = 8,
+		                        [TUTTI_I8] = 1, [TUTTI_U8] = 1, [TUTTI_BOOL] = 1 };
 
 	return (size_t)type < TT_COUNT(size) ? size[type] : 0;
 }
+
+/* Are its elements single bytes? Such types are for collectives and queues alone. */
+static inline bool tt_type_is_small(tutti_type type) { return type >= TUTTI_I8 && type <= TUTTI_BOOL; }
 
 #define TT_HASH 0x811c9dc5u /* the hash of no bytes */
 static inline uint32_t tt_hash(uint32_t h, const void *bytes, size_t n) /* 32-bit FNV-1a; continues from h */
@@ -122,6 +127,7 @@ struct tt_sentence tt_last_sentence(void);
 const char *tt_nearest(const char *word, const char *const *known, int n); /* closest spelling; NULL: none is close */
 
 /* interface.c: what the whole public interface shares */
+const char *tt_type_name(tutti_type); /* "f32"; NULL: no such type */
 int tt_reserved(const char *type, const uint64_t *words, size_t n); /* 0; -EINVAL: one of the words is not 0 */
 #define TT_RESERVED(type, from) tt_reserved(#type, (from)->reserved, TT_COUNT((from)->reserved))
 

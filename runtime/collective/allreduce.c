@@ -111,13 +111,26 @@ static void release(struct tt_coll *c)
 
 /* ---- the calls ---- */
 
+int tt_coll_check_rule(const char *what, tutti_type type, tutti_rule rule)
+{
+	if (!tt_type_size(type) || (unsigned)rule > TUTTI_BXOR)
+		return tt_fail(-EINVAL, "%s: type %d or rule %d is unknown", what, (int)type, (int)rule);
+	if (tt_rule_takes(rule, type))
+		return 0;
+	return rule == TUTTI_AVERAGE ?
+	       tt_fail(-EINVAL, "%s: TUTTI_BOOL has no average: sum it up as TUTTI_I32", what) :
+	       tt_fail(-EINVAL, "%s: TUTTI_BAND, TUTTI_BOR and TUTTI_BXOR are for integers and TUTTI_BOOL, and the "
+	               "type is %s", what, tt_type_name(type));
+}
+
 static int check_arguments(const char *what, const void *in, const void *out, size_t count, tutti_type type,
                            tutti_rule rule)
 {
 	size_t width = tt_type_size(type);
+	int err = tt_coll_check_rule(what, type, rule);
 
-	if (!width || (unsigned)rule > TUTTI_MIN)
-		return tt_fail(-EINVAL, "%s: type %d or rule %d is unknown", what, (int)type, (int)rule);
+	if (err)
+		return err;
 	if (count && (!in || !out))
 		return tt_fail(-EINVAL, "%s: %zu elements at NULL", what, count);
 	if (count > PTRDIFF_MAX / width)

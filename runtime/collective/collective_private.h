@@ -118,6 +118,7 @@ enum {
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
+int tt_coll_check_rule(const char *what, tutti_type, tutti_rule); /* -EINVAL: unknown, or not together */
 static inline bool tt_overlap(const void *a, size_t a_len, const void *b, size_t b_len)
 {
 	uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;

@@ -113,6 +113,8 @@ static int begin(struct tt_exchange *x)
 	d->x = x;
 	d->buf = apart ? d->apart : x->vector.out + x->at;
 	tt_vector_read(&x->vector, x->at, d->buf, bytes);
+	if (x->coll->n == 1)
+		tt_reduce_alone(d->buf, x->count, x->type);
 	d->power = tt_power_below(x->n);
 	d->extra = x->n - d->power;
 	return 0;

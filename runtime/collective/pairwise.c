@@ -9,6 +9,7 @@
  * own one after another; in memory ((0 + 1) + 2) + ...
  */
 #include "collective/collective_private.h"
+#include "kernel/kernel.h"
 #include "member/member.h"
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,8 @@ static int begin(struct tt_coll *c)
 	}
 	if (!gathers && b->each) /* when reducing, the steps add to it */
 		tt_vector_write(&l->vector, reduces ? 0 : mine.at, b->vector.in + mine.at, mine.len);
+	if (reduces && c->n == 1)
+		tt_reduce_alone(l->vector.out, b->each / b->width, b->type);
 	return 0;
 }
 
@@ -125,8 +128,8 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 	if (err)
 		return err;
 	int n = group->n, me = group->me;
-	if (!width || (unsigned)rule > TUTTI_MIN)
-		return tt_fail(-EINVAL, "reduce-scatter: type %d or rule %d is unknown", (int)type, (int)rule);
+	if ((err = tt_coll_check_rule("reduce-scatter", type, rule)))
+		return err;
 	bytes = count > PTRDIFF_MAX / width ? SIZE_MAX : count * width;
 	if ((err = check_size("reduce-scatter", n, bytes, in, out)))
 		return err;

@@ -50,7 +50,7 @@ static int check_tensors(const char *path, struct tt_tensor *of, size_t n)
 	for (size_t i = 0; !err && i < n; i++) {
 		names[i] = of[i].name;
 		if (!strcmp(of[i].name, "__metadata__") || of[i].dims < 0 || of[i].dims > TT_TENSOR_DIMS ||
-		    !tt_type_size(of[i].type) || !tt_tensor_measure(&of[i]))
+		    !tt_type_size(of[i].type) || tt_type_is_small(of[i].type) || !tt_tensor_measure(&of[i]))
 			err = tt_fail(-EINVAL, "%s: \"%s\" can be no array: its name, its type or its shape is none",
 			              path, of[i].name);
 	}

@@ -19,6 +19,8 @@ struct tt_many { /* vectors of equal count */
 void tt_reduce(void *acc, const void *in, size_t count, tutti_type, tutti_rule);
 void tt_reduce_to(void *to, const void *a, const void *b, size_t count, tutti_type, tutti_rule);
 void tt_scale(void *acc, size_t count, tutti_type, unsigned n);
+void tt_reduce_alone(void *acc, size_t count, tutti_type); /* combines one vector: BOOL becomes 0 or 1 */
+bool tt_rule_takes(tutti_rule, tutti_type); /* of those that exist */
 /* ((in0 op in1) op in2) op ..., for f16 and bf16 in f32 and rounded once, at the end. AVERAGE divides by inputs. */
 void tt_reduce_many(const struct tt_many *, size_t count, tutti_type, tutti_rule);
 /* These three take f32, f64, f16 and bf16. Factors are rounded to the type first (f16, bf16: to f32).

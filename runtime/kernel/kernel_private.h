@@ -21,17 +21,18 @@ struct tt_kernels {
 	const char *name; /* of the instruction set */
 	struct tt_kernel {
 		size_t size; /* bytes an element */
-		void (*pair[TUTTI_MIN + 1])(char *to, const char *a, const char *b, size_t first, size_t count,
+		/* NULL: reduce.c makes do with another one, or the type does not take the rule. */
+		void (*pair[TUTTI_BXOR + 1])(char *to, const char *a, const char *b, size_t first, size_t count,
 		                            bool stream);
-		void (*many[TUTTI_MIN + 1])(const struct tt_many *, size_t first, size_t count, bool stream);
+		void (*many[TUTTI_BXOR + 1])(const struct tt_many *, size_t first, size_t count, bool stream);
 		/* The rest but scale: NULL for integers. */
 		void (*blend)(char *to, double by_a, const char *a, double by_b, const char *b, size_t first,
 		              size_t count, bool stream);
 		void (*elastic_round)(char *x, char *center, char *sum, double alpha, size_t count);
-		void (*scale)(char *acc, size_t count, unsigned n);
+		void (*scale)(char *acc, size_t count, unsigned n); /* NULL for elements of one byte */
 		void (*update[TUTTI_UPDATE_ELASTIC + 1])(const struct tt_update_run *, size_t count); /* or NULL */
 		void (*back_up)(char *state, const char *w, size_t count); /* into NUMBERs */
-	} of[TUTTI_I64 + 1];
+	} of[TUTTI_BOOL + 1];
 };
 
 void tt_reduce_update(const struct tt_update_run *, size_t count, tutti_type, tutti_update_rule);

@@ -104,13 +104,25 @@ static void end_stream(bool stream) /* later stores (a notify, a flag) must not 
 #endif
 }
 
+/* Rules on bits take integers of any width as bytes. Returns their count. */
+static size_t as_bytes(size_t count, tutti_type *type, tutti_rule rule)
+{
+	if (rule < TUTTI_BAND || *type == TUTTI_BOOL)
+		return count;
+	count *= tt_type_size(*type);
+	*type = TUTTI_U8;
+	return count;
+}
+
 void tt_reduce(void *acc, const void *in, size_t count, tutti_type type, tutti_rule rule)
 {
+	count = as_bytes(count, &type, rule);
 	IN_MODES(pair[rule](acc, acc, in, 0, count, false));
 }
 
 void tt_reduce_to(void *to, const void *a, const void *b, size_t count, tutti_type type, tutti_rule rule)
 {
+	count = as_bytes(count, &type, rule);
 	const struct tt_kernel *k = &kernels()->of[type];
 	size_t lead = 0;
 	bool stream = is_worth(to, a, b, count * k->size) && find_line(to, count, k->size, &lead);
@@ -122,8 +134,20 @@ void tt_reduce_to(void *to, const void *a, const void *b, size_t count, tutti_ty
 	set_modes(modes);
 }
 
+static void average_bytes(const struct tt_many *m, size_t count, tutti_type type)
+{
+	tt_reduce_many(m, count, type, TUTTI_SUM);
+	for (int i = 0; i < m->outputs; i++)
+		tt_scale(m->to[i], count, type, (unsigned)m->inputs);
+}
+
 void tt_reduce_many(const struct tt_many *m, size_t count, tutti_type type, tutti_rule rule)
 {
+	if (rule == TUTTI_AVERAGE && tt_type_size(type) == 1) {
+		average_bytes(m, count, type);
+		return;
+	}
+	count = as_bytes(count, &type, rule);
 	const struct tt_kernel *k = &kernels()->of[type];
 	bool stream = m->stream;
 	size_t lead = 0;
@@ -163,9 +187,33 @@ void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t cou
 	IN_MODES(elastic_round(x, center, sum, alpha, count));
 }
 
+static void divide_bytes(void *acc, size_t count, tutti_type type, unsigned n) /* towards zero */
+{
+	for (size_t i = 0; i < count; i++) {
+		int x = type == TUTTI_I8 ? ((int8_t *)acc)[i] : ((uint8_t *)acc)[i];
+		((uint8_t *)acc)[i] = (uint8_t)(x / (int64_t)n);
+	}
+}
+
 void tt_scale(void *acc, size_t count, tutti_type type, unsigned n)
 {
-	IN_MODES(scale(acc, count, n));
+	if (tt_type_size(type) == 1)
+		divide_bytes(acc, count, type, n);
+	else
+		IN_MODES(scale(acc, count, n));
+}
+
+void tt_reduce_alone(void *acc, size_t count, tutti_type type)
+{
+	if (type == TUTTI_BOOL)
+		tt_reduce(acc, acc, count, type, TUTTI_BOR);
+}
+
+bool tt_rule_takes(tutti_rule rule, tutti_type type)
+{
+	bool whole = tt_type_size(type) && !tt_type_is_float(type);
+
+	return rule == TUTTI_AVERAGE ? type != TUTTI_BOOL : rule < TUTTI_BAND || whole;
 }
 
 void tt_reduce_update(const struct tt_update_run *run, size_t count, tutti_type type, tutti_update_rule rule)

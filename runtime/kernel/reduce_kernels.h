@@ -16,7 +16,9 @@ typedef float vf32 VECTOR;
 typedef double vf64 VECTOR;
 typedef int32_t vi32 VECTOR;
 typedef int64_t vi64 VECTOR;
-typedef uint32_t vu32 VECTOR; /* unsigned: integers wrap */
+typedef int8_t vi8 VECTOR;
+typedef uint8_t vu8 VECTOR;   /* unsigned: integers wrap */
+typedef uint32_t vu32 VECTOR;
 typedef uint64_t vu64 VECTOR;
 typedef uint32_t loose VECTOR __attribute__((aligned(1), may_alias)); /* in memory: any address and type */
 
@@ -197,9 +199,13 @@ INLINE vf64 root_f64(vf64 v)
 }
 #endif
 
+INLINE void widen_truth(vu8 *v, const void *at) { *v = (vu8)((vu8)*(const loose *)at != 0) & 1; }
+
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define ON(name) JOIN(name, TYPE) /* sum_f32 */
+#define NUMBER_RULES(X) X(sum, TUTTI_SUM) X(product, TUTTI_PRODUCT) X(max, TUTTI_MAX) X(min, TUTTI_MIN)
+#define BIT_RULES(X) X(and, TUTTI_BAND) X(or, TUTTI_BOR) X(xor, TUTTI_BXOR)
 
 #define TYPE f32
 #define ELEMENT float
@@ -255,6 +261,33 @@ INLINE vf64 root_f64(vf64 v)
 #define VEC vu64
 #define MASK vi64
 #include "kernel/reduce_loops.h"
+#define TYPE u8
+#define ELEMENT uint8_t
+#define NUMBER uint8_t
+#define VEC vu8
+#define MASK vi8
+#define ORDER vu8
+#define RULES(X) NUMBER_RULES(X) BIT_RULES(X)
+#define BYTES
+#include "kernel/reduce_loops.h"
+#define TYPE i8
+#define ELEMENT uint8_t
+#define NUMBER int8_t
+#define VEC vu8
+#define MASK vi8
+#define RULES(X) X(max, TUTTI_MAX) X(min, TUTTI_MIN) /* sums and products have the bits of u8 */
+#define BYTES
+#include "kernel/reduce_loops.h"
+#define TYPE truth
+#define ELEMENT uint8_t
+#define NUMBER uint8_t
+#define VEC vu8
+#define MASK vi8
+#define WIDEN widen_truth
+#define WIDEN_ONE(x) ((VEC){ (x) != 0 })
+#define RULES(X) BIT_RULES(X)
+#define BYTES
+#include "kernel/reduce_loops.h"
 
 #define ROW(type, real) \
 	{ .size = sizeof(element_##type), \
@@ -264,6 +297,22 @@ INLINE vf64 root_f64(vf64 v)
 		    [TUTTI_PRODUCT] = product_many_##type, [TUTTI_MAX] = max_many_##type, \
 		    [TUTTI_MIN] = min_many_##type }, \
 	  .scale = scale_##type, real }
+#define ROW_OF_BYTES(numbers, order, bits) \
+	{ .size = 1, \
+	  .pair = { [TUTTI_SUM] = sum_##numbers, [TUTTI_AVERAGE] = sum_##numbers, [TUTTI_PRODUCT] = product_##numbers, \
+		    [TUTTI_MAX] = max_##order, [TUTTI_MIN] = min_##order, [TUTTI_BAND] = and_##bits, \
+		    [TUTTI_BOR] = or_##bits, [TUTTI_BXOR] = xor_##bits }, \
+	  .many = { [TUTTI_SUM] = sum_many_##numbers, [TUTTI_PRODUCT] = product_many_##numbers, \
+		    [TUTTI_MAX] = max_many_##order, [TUTTI_MIN] = min_many_##order, [TUTTI_BAND] = and_many_##bits, \
+		    [TUTTI_BOR] = or_many_##bits, [TUTTI_BXOR] = xor_many_##bits } }
+#define ROW_OF_TRUTHS \
+	{ .size = 1, \
+	  .pair = { [TUTTI_SUM] = or_truth, [TUTTI_PRODUCT] = and_truth, [TUTTI_MAX] = or_truth, \
+		    [TUTTI_MIN] = and_truth, [TUTTI_BAND] = and_truth, [TUTTI_BOR] = or_truth, \
+		    [TUTTI_BXOR] = xor_truth }, \
+	  .many = { [TUTTI_SUM] = or_many_truth, [TUTTI_PRODUCT] = and_many_truth, [TUTTI_MAX] = or_many_truth, \
+		    [TUTTI_MIN] = and_many_truth, [TUTTI_BAND] = and_many_truth, [TUTTI_BOR] = or_many_truth, \
+		    [TUTTI_BXOR] = xor_many_truth } }
 #define REAL(type) \
 	.blend = blend_##type, .elastic_round = elastic_round_##type, \
 	.back_up = back_up_##type, \
@@ -277,4 +326,5 @@ INLINE vf64 root_f64(vf64 v)
 const struct tt_kernels KERNELS = { KERNELS_NAME, {
 	[TUTTI_F32] = ROW(f32, REAL(f32)), [TUTTI_F64] = ROW(f64, REAL(f64)), [TUTTI_F16] = ROW(f16, REAL(f16)),
 	[TUTTI_BF16] = ROW(bf16, REAL(bf16)), [TUTTI_I32] = ROW(i32, ), [TUTTI_I64] = ROW(i64, ),
+	[TUTTI_I8] = ROW_OF_BYTES(u8, i8, u8), [TUTTI_U8] = ROW_OF_BYTES(u8, u8, u8), [TUTTI_BOOL] = ROW_OF_TRUTHS,
 } };

@@ -4,16 +4,26 @@
  *   CLEAN_NAN ROOT             floating point: the bits of the one NaN; the square roots of a VEC
  *   WIDEN WIDEN_ONE NARROW     if an ELEMENT has half the size of a NUMBER: one vector of memory makes two
  *   ALTERNATES                 these two are the even and the odd elements
+ *   ORDER RULES                integers: the vector whose numbers are compared; the rules, else NUMBER_RULES
+ *   BYTES                      no averages: reduce.c divides
  *
  * The end of this file undefines all of them. */
 typedef ELEMENT ON(element);
 typedef ELEMENT ON(cell) __attribute__((vector_size(WIDTH), aligned(1), may_alias)); /* a vector in memory */
+#ifndef WIDEN
+#define WIDEN(v, at) (*(v) = (VEC)*(const loose *)(at))
+#define WIDEN_ONE(x) ((VEC){ x })
+#endif
 #ifdef NARROW
 #define NARROWED(v) ((ON(cell))NARROW(v))
 #else
-#define WIDEN(v, at) (*(v) = (VEC)*(const loose *)(at))
-#define WIDEN_ONE(x) ((VEC){ x })
 #define NARROWED(v) ((ON(cell))*(v))
+#endif
+#ifndef ORDER
+#define ORDER MASK
+#endif
+#ifndef RULES
+#define RULES NUMBER_RULES
 #endif
 #define SIZE sizeof(ELEMENT)
 #define PARTS (sizeof(NUMBER) / SIZE) /* vectors of NUMBERs for one in memory */
@@ -68,7 +78,7 @@ INLINE VEC ON(clean)(VEC v) { return v; }
 
 INLINE VEC ON(extreme)(VEC a, VEC b, bool least)
 {
-	MASK more = (MASK)a > (MASK)b;
+	MASK more = (MASK)((ORDER)a > (ORDER)b);
 
 	return PICK(least ? ~more : more, a, b);
 }
@@ -79,6 +89,11 @@ INLINE VEC ON(divide)(VEC v, unsigned n) /* towards zero */
 		v[i] = (__typeof__(v[0]))((NUMBER)v[i] / (int64_t)n);
 	return v;
 }
+
+INLINE VEC ON(combine_bits)(VEC a, VEC b, tutti_rule rule)
+{
+	return rule == TUTTI_BAND ? a & b : rule == TUTTI_BOR ? a | b : a ^ b;
+}
 #endif
 
 INLINE VEC ON(combine)(VEC a, VEC b, tutti_rule rule)
@@ -87,6 +102,9 @@ INLINE VEC ON(combine)(VEC a, VEC b, tutti_rule rule)
 	case TUTTI_PRODUCT: return a * b;
 	case TUTTI_MAX: return ON(extreme)(a, b, false);
 	case TUTTI_MIN: return ON(extreme)(a, b, true);
+#ifndef CLEAN_NAN
+	case TUTTI_BAND: case TUTTI_BOR: case TUTTI_BXOR: return ON(combine_bits)(a, b, rule);
+#endif
 	default: return a + b;
 	}
 }
@@ -232,15 +250,11 @@ INLINE void ON(step_round)(const struct ON(work) *w, size_t i, int vectors, size
 \
 		LOOP(first, count, step_many, rule); \
 	}
-PAIR(sum, TUTTI_SUM)
-PAIR(product, TUTTI_PRODUCT)
-PAIR(max, TUTTI_MAX)
-PAIR(min, TUTTI_MIN)
-MANY(sum_many, TUTTI_SUM)
+#define BOTH(name, rule) PAIR(name, rule) MANY(name##_many, rule)
+RULES(BOTH)
+
+#ifndef BYTES
 MANY(average_many, TUTTI_AVERAGE)
-MANY(product_many, TUTTI_PRODUCT)
-MANY(max_many, TUTTI_MAX)
-MANY(min_many, TUTTI_MIN)
 
 static void ON(scale)(char *acc, size_t count, unsigned n)
 {
@@ -249,6 +263,7 @@ static void ON(scale)(char *acc, size_t count, unsigned n)
 
 	LOOP(0, count, step_scale, n);
 }
+#endif
 
 #ifdef CLEAN_NAN
 static void ON(blend)(char *to, double by_a, const char *a, double by_b, const char *b, size_t first, size_t count,
@@ -287,3 +302,7 @@ static void ON(elastic_round)(char *x, char *center, char *sum, double alpha, si
 #undef LOOP
 #undef PAIR
 #undef MANY
+#undef BOTH
+#undef ORDER
+#undef RULES
+#undef BYTES

@@ -222,7 +222,7 @@ static int check_type(const tutti_updater *a, tutti_type type)
 {
 	if (!tt_type_size(type))
 		return tt_fail(-EINVAL, "there is no type %d", (int)type);
-	if (type != TUTTI_I32 && type != TUTTI_I64)
+	if (tt_type_is_float(type))
 		return 0;
 	if (a->rule != TUTTI_UPDATE_ADD && a->rule != TUTTI_UPDATE_ASSIGN && a->rule != TUTTI_UPDATE_OWN)
 		return tt_fail(-EINVAL, "the rule %s is not for integers: they can be added or assigned",

@@ -61,7 +61,7 @@ uint64_t tt_filter_limit(tutti_type type, double clip)
 	case TUTTI_F32: return limit_of_f32(clip);
 	case TUTTI_F64: return limit_of_f64(clip);
 	case TUTTI_I32: return clip < 0x1p31 ? (uint64_t)clip : 1ull << 31;
-	case TUTTI_I64: break;
+	default: break; /* i64 */
 	}
 	return clip < 0x1p63 ? (uint64_t)clip : 1ull << 63;
 }

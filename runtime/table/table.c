@@ -81,6 +81,9 @@ static int check_config(const tutti *at, const char *name, const tutti_table_con
 		return err;
 	if (!tt_type_size(c->type))
 		return tt_fail(-EINVAL, "table \"%s\": there is no type %d", name, (int)c->type);
+	if (tt_type_is_small(c->type))
+		return tt_fail(-EINVAL, "table \"%s\": the type %s is for collectives and queues: take f32, f64, f16, "
+		               "bf16, i32 or i64", name, tt_type_name(c->type));
 	if (c->row > UINT32_MAX)
 		return tt_fail(-EINVAL, "table \"%s\": rows of %llu elements, and they may have up to 2^32 - 1", name,
 		               (unsigned long long)c->row);

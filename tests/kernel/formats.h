@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const type_names[] = { "f32", "f64", "f16", "bf16", "i32", "i64" };
+static const char *const type_names[] = { "f32", "f64", "f16", "bf16", "i32", "i64", "i8", "u8", "bool" };
 
-static inline bool is_integer(tutti_type type) { return type == TUTTI_I32 || type == TUTTI_I64; }
+static inline bool is_integer(tutti_type type) { return type >= TUTTI_I32; }
 
 struct format {
 	int fraction, exponent; /* bits */

@@ -8,9 +8,9 @@
 #include <xmmintrin.h>
 #endif
 
-enum { TYPES = TUTTI_I64 + 1, RULES = TUTTI_MIN + 1, MOST = 1000 };
+enum { TYPES = TUTTI_BOOL + 1, RULES = TUTTI_BXOR + 1, MOST = 1000 };
 
-static const char *const rule_names[] = { "sum", "average", "product", "max", "min" };
+static const char *const rule_names[] = { "sum", "average", "product", "max", "min", "band", "bor", "bxor" };
 static struct tt_random dice;
 
 /* The reference. Slow and plain on purpose. */
@@ -34,18 +34,39 @@ static uint64_t reference_real(uint64_t a, uint64_t b, tutti_type type, tutti_ru
 	return nearest((long double)(rule == TUTTI_PRODUCT ? (double)x * (double)y : (double)x + (double)y), type);
 }
 
-static uint64_t reference_integer(uint64_t a, uint64_t b, bool wide, tutti_rule rule)
+static int64_t value_of(uint64_t bits, tutti_type type)
 {
-	int64_t x = wide ? (int64_t)a : (int32_t)(uint32_t)a, y = wide ? (int64_t)b : (int32_t)(uint32_t)b;
-	uint64_t r = rule == TUTTI_MAX ? (uint64_t)(x > y ? x : y) : rule == TUTTI_MIN ? (uint64_t)(x < y ? x : y)
-	             : rule == TUTTI_PRODUCT ? (uint64_t)((unsigned __int128)a * b) : a + b;
+	switch (type) {
+	case TUTTI_I32: return (int32_t)(uint32_t)bits;
+	case TUTTI_I8: return (int8_t)(uint8_t)bits;
+	case TUTTI_BOOL: return bits != 0;
+	default: return (int64_t)bits;
+	}
+}
 
-	return wide ? r : (uint32_t)r;
+static uint64_t bits_of(uint64_t value, tutti_type type)
+{
+	return type == TUTTI_I64 ? value : type == TUTTI_I32 ? (uint32_t)value : (uint8_t)value;
+}
+
+static uint64_t reference_integer(uint64_t a, uint64_t b, tutti_type type, tutti_rule rule)
+{
+	int64_t x = value_of(a, type), y = value_of(b, type);
+
+	switch (rule) {
+	case TUTTI_MAX: return bits_of((uint64_t)(x > y ? x : y), type);
+	case TUTTI_MIN: return bits_of((uint64_t)(x < y ? x : y), type);
+	case TUTTI_PRODUCT: return bits_of((uint64_t)x * (uint64_t)y, type);
+	case TUTTI_BAND: return bits_of((uint64_t)x & (uint64_t)y, type);
+	case TUTTI_BOR: return bits_of((uint64_t)x | (uint64_t)y, type);
+	case TUTTI_BXOR: return bits_of((uint64_t)x ^ (uint64_t)y, type);
+	default: return type == TUTTI_BOOL ? x || y : bits_of((uint64_t)x + (uint64_t)y, type);
+	}
 }
 
 static uint64_t reference(uint64_t a, uint64_t b, tutti_type type, tutti_rule rule)
 {
-	return is_integer(type) ? reference_integer(a, b, type == TUTTI_I64, rule) : reference_real(a, b, type, rule);
+	return is_integer(type) ? reference_integer(a, b, type, rule) : reference_real(a, b, type, rule);
 }
 
 /* Values: any bits, and often the awkward ones. */
@@ -80,6 +101,8 @@ static uint64_t draw(tutti_type type)
 	default: return tt_random_next(&dice) & mask;
 	}
 }
+
+static bool takes(int type, int rule) { return tt_rule_takes((tutti_rule)rule, (tutti_type)type); }
 
 static void fill(void *base, size_t count, tutti_type type)
 {
@@ -133,7 +156,7 @@ static void test_every_type_and_rule(void)
 
 	for (int type = 0; type < TYPES; type++)
 		for (int rule = 0; rule < RULES; rule++)
-			for (size_t c = 0; c < TT_COUNT(counts); c++)
+			for (size_t c = 0; takes(type, rule) && c < TT_COUNT(counts); c++)
 				for (size_t shift = 0; shift < 8; shift++)
 					CU_ASSERT(try_vector((tutti_type)type, (tutti_rule)rule, counts[c], shift) ||
 					          is_emulated());
@@ -141,7 +164,7 @@ static void test_every_type_and_rule(void)
 
 static void test_sizes(void)
 {
-	static const size_t sizes[] = { 4, 8, 2, 2, 4, 8 };
+	static const size_t sizes[] = { 4, 8, 2, 2, 4, 8, 1, 1, 1 };
 
 	for (int type = 0; type < TYPES; type++)
 		CU_ASSERT_EQUAL(tt_type_size((tutti_type)type), sizes[type]);
@@ -183,10 +206,8 @@ static void test_f16_one_by_one(void)
 
 static uint64_t reference_scale(uint64_t bits, tutti_type type, unsigned n)
 {
-	if (type == TUTTI_I32)
-		return (uint32_t)((int32_t)(uint32_t)bits / (int64_t)n);
-	if (type == TUTTI_I64)
-		return (uint64_t)((int64_t)bits / (int64_t)n);
+	if (is_integer(type))
+		return bits_of((uint64_t)(value_of(bits, type) / (int64_t)n), type);
 	long double x = meaning(bits, type);
 	if (type == TUTTI_F64)
 		return nearest((long double)((double)x / (double)n), type);
@@ -201,7 +222,7 @@ static void test_scale(void)
 	static char room[MOST * 8 + 8], was[MOST * 8];
 
 	for (int t = 0; t < TYPES; t++)
-		for (size_t k = 0; k < TT_COUNT(by); k++) {
+		for (size_t k = 0; t != TUTTI_BOOL && k < TT_COUNT(by); k++) {
 			tutti_type type = (tutti_type)t;
 			int wrong = 0;
 			fill(room + k, MOST, type);
@@ -230,6 +251,29 @@ static void test_integers_wrap_and_round_to_zero(void)
 	CU_ASSERT_EQUAL(b[0], INT64_MAX);
 	tt_scale(b, 2, TUTTI_I64, 2);
 	CU_ASSERT_EQUAL(b[1], -3);
+}
+
+/* One vector alone is combined, too: BOOL becomes 0 or 1. */
+static void test_alone(void)
+{
+	uint8_t truths[] = { 0, 1, 2, 255, 0, 128 };
+	const uint8_t clean[] = { 0, 1, 1, 1, 0, 1 };
+
+	tt_reduce_alone(truths, sizeof truths, TUTTI_U8);
+	CU_ASSERT(truths[3] == 255);
+	tt_reduce_alone(truths, sizeof truths, TUTTI_BOOL);
+	CU_ASSERT(!memcmp(truths, clean, sizeof clean));
+}
+
+static void test_rules(void)
+{
+	int taken = 0;
+
+	for (int type = 0; type < TYPES; type++)
+		for (int rule = 0; rule < RULES; rule++)
+			taken += tt_rule_takes((tutti_rule)rule, (tutti_type)type);
+	CU_ASSERT_EQUAL(taken, 4 * 5 + 4 * 8 + 7);
+	CU_ASSERT(!tt_rule_takes(TUTTI_AVERAGE, TUTTI_BOOL) && !tt_rule_takes(TUTTI_BAND, TUTTI_BF16));
 }
 
 static void test_signed_zeros(void)
@@ -289,6 +333,8 @@ static uint64_t reference_many(const uint64_t *in, int inputs, tutti_type type, 
 	tutti_type number = number_of(type);
 	uint64_t all = clean(convert(in[0], type, number), number);
 
+	if (type == TUTTI_BOOL)
+		all = all != 0;
 	for (int k = 1; k < inputs; k++)
 		all = reference(all, convert(in[k], type, number), number, rule);
 	if (rule == TUTTI_AVERAGE)
@@ -345,7 +391,7 @@ static void test_many(void)
 
 	for (int type = 0; type < TYPES; type++)
 		for (int rule = 0; rule < RULES; rule++)
-			for (size_t c = 0; c < TT_COUNT(counts); c++)
+			for (size_t c = 0; takes(type, rule) && c < TT_COUNT(counts); c++)
 				for (int how = 0; how < 4; how++) {
 					int inputs = 1 + (int)tt_random_below(&dice, VECTORS),
 					    outputs = 1 + (int)tt_random_below(&dice, VECTORS);
@@ -564,6 +610,8 @@ static CU_TestInfo reduce_tests[] = {
 	{ "bf16 round trips", test_bf16_round_trips },
 	{ "f16 one by one", test_f16_one_by_one },
 	{ "scale", test_scale },
+	{ "alone", test_alone },
+	{ "rules", test_rules },
 	{ "integers", test_integers_wrap_and_round_to_zero },
 	{ "signed zeros", test_signed_zeros },
 	{ "floating-point modes", test_the_callers_modes_do_not_count },
