@@ -262,6 +262,11 @@ static bool say_hello(struct tt_shake *h)
 	struct tt_hello hello = { .version = TT_FRAME_VERSION, .flags = d->has_secret ? TT_HELLO_SECRET : 0,
 	                          .epoch = d->epoch, .job = d->job };
 
+	if (h->strange) {
+		hello.flags |= TT_HELLO_STRANGER;
+		hello.user = geteuid();
+	}
+
 	tt_entropy(hello.nonce, sizeof hello.nonce);
 	tt_hello_pack(&hello, h->mine);
 	return say(h, h->mine, sizeof h->mine);
@@ -303,6 +308,31 @@ static int judge_hello(const struct tt_hello *h, const struct tt_door *d, char *
 	return -EACCES;
 }
 
+/* Without a secret the user is all that tells a rank from a stranger. False: the other end is closed. */
+static bool know_user(struct tt_shake *h)
+{
+	static _Atomic bool told;
+	int err = h->door->has_secret || !h->door->calls->user ? 0 : h->door->calls->user(h, &h->user);
+
+	if (err == -EOPNOTSUPP && !atomic_exchange(&told, true))
+		tt_log(TT_DEBUG, "the kernel does not say which users local connections belong to: without "
+		       "TUTTI_SECRET processes of other users may join");
+	h->strange = !err && !h->door->has_secret && h->door->calls->user && h->user != geteuid();
+	return err != -ENOENT;
+}
+
+/* Does the other end belong to this end's user? The acceptor tells the initiator, which may be too late to ask. */
+static int judge_user(const struct tt_shake *h, const struct tt_hello *hello, char *why, size_t size)
+{
+	bool told = hello->flags & TT_HELLO_STRANGER;
+
+	if (!h->strange && !told)
+		return 0;
+	snprintf(why, size, "it is user %u's and this side user %u's: set the same TUTTI_SECRET on both, or use one "
+	         "user", told ? hello->user : h->user, geteuid());
+	return -EACCES;
+}
+
 static bool hear_hello(struct tt_shake *h)
 {
 	const struct tt_door_calls *calls = h->door->calls;
@@ -317,11 +347,17 @@ static bool hear_hello(struct tt_shake *h)
 	const char *problem = calls->agree ? calls->agree(h) : NULL;
 	if (problem)
 		return tt_shake_give_up(h, -EHOSTUNREACH, problem);
+	bool there = know_user(h);
 	if (h->accepted && !say_hello(h)) /* an initiator that does not suit learns why, too */
 		return end_closed(h);
 	int err = judge_hello(&hello, h->door, why, sizeof why);
+	if (!err)
+		err = judge_user(h, &hello, why, sizeof why);
 	if (err)
 		return tt_shake_give_up(h, err, why);
+	if (!there)
+		return h->accepted ? end_closed(h) :
+		                     tt_shake_give_up(h, -EHOSTUNREACH, "it closed the connection in the handshake");
 	h->epoch = hello.epoch;
 	h->stage = TT_STAGE_PROOF;
 	return h->accepted || say_proof(h) || end_closed(h);

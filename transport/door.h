@@ -7,6 +7,9 @@
  *               <------------------  PROOF
  *        READY  ------------------>          one byte, if last_word is set
  *
+ * With a secret both ends prove that they know the secret. Without one a connection stays within the host, and both
+ * ends must belong to one user, as the kernel says. Where the kernel says nothing of users, any local user may join.
+ *
  * frame.h has the bytes. The transport owns the sockets: it connects, and it sends and receives what the door asks for.
  */
 #ifndef TT_DOOR_H
@@ -38,6 +41,8 @@ struct tt_shake { /* the handshake of one connection; part of the transport's pe
 	struct tt_list node;        /* in door->shakes, until the connection is up */
 	enum tt_stage stage;
 	bool accepted;
+	bool strange;               /* the other end is another user's, `user` */
+	uid_t user;
 	uint32_t epoch;             /* the other end's */
 	uint64_t deadline;
 	size_t got;                 /* bytes of the message that is awaited */
@@ -54,6 +59,8 @@ struct tt_door_calls {
 	/* As send() and recv(). In TT_STAGE_HELLO the message is a HELLO, with what the transport says besides. */
 	ssize_t (*say)(struct tt_shake *, const void *, size_t);
 	ssize_t (*hear)(struct tt_shake *, void *, size_t);
+	/* Without a secret: the user at the other end, as tt_dial_user(). NULL: the transport judges users itself. */
+	int (*user)(struct tt_shake *, uid_t *user);
 	/* Judges what came with a HELLO. NULL: it is good, or there is none; else why not. May be NULL. */
 	const char *(*agree)(struct tt_shake *);
 	/* The other end's proof is right; this end has not said its own last message yet. */

@@ -58,7 +58,7 @@ enum {
 	TT_FRAME_PIECE = 1 << 20,
 	TT_FRAME_PIECE_MAX = TT_FRAME_PIECE + TT_FRAME_SMALL - 1,
 };
-enum { TT_HELLO_SECRET = 1 };
+enum { TT_HELLO_SECRET = 1, TT_HELLO_STRANGER = 2 };
 
 enum tt_frame_kind { TT_FRAME_PUT = 1, TT_FRAME_GET, TT_FRAME_ADD, TT_FRAME_SEND, TT_FRAME_REPLY, TT_FRAME_SUM,
 	             TT_FRAME_NAK, TT_FRAME_ACK };
@@ -73,6 +73,7 @@ static inline int tt_frame_error(uint32_t nak)
 struct tt_hello {
 	uint16_t version, flags;
 	uint32_t epoch;
+	uint32_t user; /* STRANGER: the sender's */
 	uint64_t job;
 	uint8_t nonce[32];
 };
@@ -95,7 +96,7 @@ static inline void tt_hello_pack(const struct tt_hello *h, uint8_t to[TT_HELLO_S
 	tt_put16(&p, h->version);
 	tt_put16(&p, h->flags);
 	tt_put32(&p, h->epoch);
-	tt_put32(&p, 0);
+	tt_put32(&p, h->user);
 	tt_put64(&p, h->job);
 	tt_put_bytes(&p, h->nonce, sizeof h->nonce);
 }
@@ -118,7 +119,7 @@ static inline bool tt_hello_unpack(const uint8_t *from, size_t n, struct tt_hell
 	h->version = tt_get16(&p);
 	h->flags = tt_get16(&p);
 	h->epoch = tt_get32(&p);
-	tt_get32(&p);
+	h->user = tt_get32(&p);
 	h->job = tt_get64(&p);
 	tt_get_bytes(&p, h->nonce, sizeof h->nonce);
 	return !p.bad && magic == TT_FRAME_MAGIC;

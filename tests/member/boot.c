@@ -8,11 +8,14 @@
 #include "tests/harness/procs.h"
 #include "tests/harness/ranks.h"
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 enum { TRIES_MAX = 4, HANG_MS = 20000 * SLOW };
@@ -25,6 +28,8 @@ try {                        /* one process that joins, or tries to */
 	int linger_ms;        /* its joining thread has no processor for so long once it has the table */
 	int not_before;       /* rather than late_ms: only when so many others have joined */
 	int after_refused;    /* only when so many others have been refused */
+	unsigned user;         /* not 0: it runs as that user */
+	bool no_netlink;       /* the kernel denies it */
 	int files, files_most; /* limits on open files, soft and hard; 0: as they are */
 };
 
@@ -108,6 +113,31 @@ static void use_job(tutti *job, struct outcome *o)
 		strcpy(o->why, tutti_why());
 }
 
+/* As a container's filter of system calls may do. */
+static void deny_netlink(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { TT_COUNT(code), code };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		abort();
+}
+
+static void become_user(unsigned user)
+{
+	if (setresgid(user, user, user) || setresuid(user, user, user))
+		abort();
+	prctl(PR_SET_DUMPABLE, 1); /* for the leak sanitizer */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
 static void run_child(const struct try *t, struct outcome *o)
 {
 	struct rlimit files;
@@ -118,6 +148,10 @@ static void run_child(const struct try *t, struct outcome *o)
 	alarm(0);
 	for (int i = 0; t->env[i]; i++)
 		putenv((char *)(uintptr_t)t->env[i]);
+	if (t->no_netlink)
+		deny_netlink();
+	if (t->user)
+		become_user(t->user);
 	linger_ms = t->linger_ms;
 	getrlimit(RLIMIT_NOFILE, &files);
 	files.rlim_cur = t->files ? (rlim_t)t->files : files.rlim_cur;
@@ -808,6 +842,41 @@ static void test_secret_file(void)
 	}
 }
 
+/* Without a secret any user of this host reaches the loopback. Both ends refuse another user's process, whoever
+ * listens; with a secret users may differ. */
+static void test_users(void)
+{
+	const char *boot = boot_at(free_port()), *v6 = text("TUTTI_BOOT=[::1]:%d", free_port());
+	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2" } },
+		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2" } } };
+
+	if (geteuid()) {
+		printf("not root: there is no second user\n");
+		return;
+	}
+	for (int i = 0; i < 8; i++) { /* who listens; where; SOCK_DIAG or the table in /proc */
+		t[0].user = i & 1 ? 65534 : 0;
+		t[1].user = i & 1 ? 0 : 65534;
+		t[0].env[2] = t[1].env[2] = i & 2 ? v6 : boot;
+		t[0].no_netlink = t[1].no_netlink = i & 4;
+		t[0].env[3] = t[1].env[3] = "TUTTI_TIMEOUT=1000";
+		run(t, 2);
+		look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 1 of 2 did not join");
+		look_refused(__LINE__, &board->of[1], -EACCES,
+		             i & 1 ? "it is user 65534's|this side user 0's|TUTTI_SECRET" :
+		                     "it is user 0's|this side user 65534's|TUTTI_SECRET");
+		WANT(strstr(board->of[0].log, i & 1 ? "it is user 0's" : "it is user 65534's"), "rank 0 wrote: %s",
+		     board->of[0].log);
+		t[0].user = t[1].user = i & 1 ? 65534 : 0;
+		t[0].env[3] = t[1].env[3] = NULL;
+		JOINED(t);
+	}
+	t[1].user = 0;
+	t[0].user = 65534;
+	t[0].env[3] = t[1].env[3] = SECRET;
+	JOINED(t);
+}
+
 static void test_boot_addresses(void)
 {
 	for (int rank = 0; rank < 2; rank++) {
@@ -1188,6 +1257,7 @@ static CU_TestInfo way_tests[] = {
 static CU_TestInfo secret_tests[] = {
 	{ "none: only loopback", test_only_loopback },
 	{ "the kernel agrees", test_kernel_agrees },
+	{ "users", test_users },
 	{ "wrong, one-sided, short", test_secrets },
 	CU_TEST_INFO_NULL,
 };

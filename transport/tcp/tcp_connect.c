@@ -23,6 +23,8 @@ static void proven(struct tt_shake *h)
 		tt_log(TT_DEBUG, "cannot choose the congestion control of a local connection: %s", strerror(errno));
 }
 
+static int find_user(struct tt_shake *h, uid_t *user) { return tt_dial_user(&peer_of(h)->dial, user); }
+
 static void over(struct tt_shake *h, int err)
 {
 	struct tt_tcp_peer *p = peer_of(h);
@@ -43,7 +45,9 @@ static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 		tt_fork_close(fd);
 }
 
-const struct tt_door_calls tt_tcp_door = { .greet = greet, .say = say, .hear = hear, .proven = proven, .over = over };
+const struct tt_door_calls tt_tcp_door = {
+	.greet = greet, .say = say, .hear = hear, .user = find_user, .proven = proven, .over = over,
+};
 
 int tt_tcp_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {

@@ -28,6 +28,8 @@ static ssize_t say(struct tt_shake *h, const void *bytes, size_t n)
 static ssize_t hear(struct tt_shake *h, void *bytes, size_t n) { return recv(peer_of(h)->dial.fd, bytes, n, 0); }
 static void proven(struct tt_shake *h) { (void)h; }
 
+static int find_user(struct tt_shake *h, uid_t *user) { return tt_dial_user(&peer_of(h)->dial, user); }
+
 static void over(struct tt_shake *h, int err)
 {
 	struct tt_verbs_peer *p = peer_of(h);
@@ -54,7 +56,9 @@ static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 	tt_dial_accept(&p->dial, fd, from);
 }
 
-const struct tt_door_calls tt_verbs_door = { .greet = greet, .say = say, .hear = hear, .proven = proven, .over = over };
+const struct tt_door_calls tt_verbs_door = {
+	.greet = greet, .say = say, .hear = hear, .user = find_user, .proven = proven, .over = over,
+};
 
 int tt_verbs_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
