@@ -33,10 +33,9 @@ static void close_held(void)
 /* Without a handler, for want of memory, a child keeps the descriptor: heartbeats then tell of the parent's end. */
 static void note(int fd, bool held)
 {
-	uint64_t bit = (uint64_t)1 << fd % WORD;
-
 	if (fd < 0 || fd >= FILES)
 		return;
+	uint64_t bit = (uint64_t)1 << fd % WORD;
 	if (!all.installed)
 		all.installed = !pthread_atfork(lock, unlock, close_held);
 	all.held[fd / WORD] = held ? all.held[fd / WORD] | bit : all.held[fd / WORD] & ~bit;
