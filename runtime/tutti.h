@@ -105,7 +105,10 @@ typedef struct tutti_config {
 	                           * joins when rank 0 is gone; NULL: rank and ranks are not looked at */
 	const char *job;          /* the job's name, of 1 to 64 bytes: ranks with different names refuse each other.
 	                           * NULL: TUTTI_JOB, else the name that the launcher gives, else none */
-	uint64_t reserved[7];
+	int newcomers;            /* of rank 0: how many ranks may be in the job at a time beside those that it starts
+	                           * with; TUTTI_NEVER: none, and a job of one then does not listen at `boot`; 0: half
+	                           * as many, and at least 64 */
+	uint64_t reserved[6];
 } tutti_config;
 
 enum {
@@ -119,14 +122,19 @@ tutti_config tutti_config_defaults(void);
 
 /* Makes this process a rank of a job, and gives the group of all ranks. With a NULL config everything comes from the
  * launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti run` sets them), torchrun's variables, or TUTTI_CONFIG;
- * with none of these it is a job of one.
- * Blocks until every rank has joined (with a node list: not at all). -ETIMEDOUT after TUTTI_TIMEOUT.
+ * with none of these the process is a job of one, which nobody can join.
+ * Blocks until every rank has joined (with a node list: not at all). -ETIMEDOUT after TUTTI_TIMEOUT. A connection that
+ * ends without a word, as of a job that is about to leave, is made again until then. A refusal is final.
  * Raises this process's soft limit on open files to the hard limit, at most to 524,288.
  *
- * While the job runs, a rank that went down or has left may join again (rank 0 as a new one), and new ranks too
- * (TUTTI_RANK=new or TUTTI_NEW_RANK), half as many as the job was started with, but at least 16; not with a node list.
- * Such ranks can use all windows at once, with tutti_job. For collectives they are a group of their own until the
- * others call tutti_group_grow. */
+ * A job may begin with one rank: rank 0 of `ranks` 1 listens at `boot`, and returns -EADDRINUSE at once if another
+ * process does. While a job runs, a rank that went down or has left may join again (rank 0 as a new one), and new ranks
+ * too (TUTTI_RANK=new or TUTTI_NEW_RANK), as many at a time as tutti_config.newcomers says; not with a node list. A new
+ * rank that finds no job, or no room, tries until TUTTI_TIMEOUT, and returns -ETIMEDOUT or -EPERM: it never begins a job
+ * of its own. The number of a new rank that has left or died is given away again.
+ *
+ * A rank that joins a job under way can use all windows at once, with tutti_job. For collectives IT IS A GROUP OF ITS
+ * OWN, of one rank, until the others call tutti_group_grow: a program that does not ask tutti_late goes on alone. */
 int tutti_join(const tutti_config *, tutti **job);
 /* Leaves the job, whichever of its groups is named: finishes what was started, tells the others, and frees the job with
  * all its groups. NULL is allowed. Blocks until what was started has ended, each operation in its own time, and the

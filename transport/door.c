@@ -222,14 +222,10 @@ static bool end_closed(struct tt_shake *h)
 		let_go(h);
 		return false;
 	}
-	if (h->door->calls->last_word)
-		return tt_shake_give_up(h, -EHOSTUNREACH,
+	if (h->door->calls->last_word || h->stage == TT_STAGE_PROOF)
+		return tt_shake_give_up(h, h->door->calls->last_word ? -EHOSTUNREACH : -ECONNRESET,
 		                        "it closed the connection in the handshake: is it alive, and has "
 		                        "it room for more?");
-	if (h->stage == TT_STAGE_PROOF)
-		return tt_shake_give_up(h, -EACCES,
-		                        "it closed the connection during the handshake: do both sides have the "
-		                        "same TUTTI_SECRET?");
 	return tt_shake_give_up(h, -EHOSTUNREACH,
 	                        "it closed the connection before it said hello: is it a Tutti process, "
 	                        "and alive?");
@@ -278,6 +274,14 @@ static bool say_proof(struct tt_shake *h)
 
 	make_proof(h, h->accepted, proof);
 	return say(h, proof, sizeof proof);
+}
+
+/* The initiator is to know that it was refused, and that this process does not just end. Zeros prove no secret. */
+static void say_no(struct tt_shake *h)
+{
+	static const uint8_t no[TT_PROOF_SIZE];
+
+	say(h, no, sizeof no);
 }
 
 bool tt_shake_connected(struct tt_shake *h)
@@ -379,8 +383,8 @@ static bool hear_proof(struct tt_shake *h)
 
 	make_proof(h, !h->accepted, right);
 	if (h->got < sizeof right || !is_same(right, h->proof)) {
-		if (h->accepted && calls->last_word)
-			say(h, "", 1);
+		if (h->accepted)
+			say_no(h);
 		return tt_shake_give_up(h, -EACCES, "its proof is wrong: do both sides have the same TUTTI_SECRET?");
 	}
 	calls->proven(h);

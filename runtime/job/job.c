@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MEMBERS_MAX = 65536, DAY_MS = 86400000 };
+enum { MEMBERS_MAX = 65536, NEWCOMERS_MIN = 64, DAY_MS = 86400000 };
 
 static void leave_job(struct tt_job *);
 
@@ -33,9 +33,15 @@ static const char *spell_time(int ms, char text[16])
 	return ms == TUTTI_NEVER ? "never" : ms ? text : NULL;
 }
 
+static const char *spell_newcomers(int n, char text[16])
+{
+	snprintf(text, 16, "%d", n == TUTTI_NEVER ? 0 : n);
+	return n ? text : NULL;
+}
+
 static int apply_config(struct tt_settings *s, const tutti_config *c)
 {
-	char silence[16], timeout[16];
+	char silence[16], timeout[16], newcomers[16];
 	const struct {
 		enum tt_setting id;
 		const char *value;
@@ -44,6 +50,7 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 		{ TT_SECRET, c->secret }, { TT_BOOT, c->boot }, { TT_JOB, c->job },
 		{ TT_SILENCE, spell_time(c->silence_ms, silence) },
 		{ TT_TIMEOUT, spell_time(c->timeout_ms, timeout) },
+		{ TT_NEWCOMERS, spell_newcomers(c->newcomers, newcomers) },
 	};
 	int err = 0;
 
@@ -53,9 +60,49 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 	return err;
 }
 
-static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_launch *launch)
+/* Other processes may find this job. */
+static bool listens(const struct tt_launch *launch) { return launch->size > 1 || launch->nodes || *launch->address; }
+
+/* Only rank 0's word counts: the others hear it in their WELCOME. A job of one that takes nobody in does not listen. */
+static int choose_capacity(struct tt_job *job, struct tt_launch *launch)
 {
 	struct tt_members *all = tt_members(job);
+	long newcomers = (long)tt_max(NEWCOMERS_MIN, (size_t)job->size / 2);
+	int err = tt_setting_int(&job->settings, TT_NEWCOMERS, 0, MEMBERS_MAX - 1, &newcomers);
+
+	if (job->size == 1 && !launch->nodes && !newcomers && !all->unnumbered)
+		*launch->address = 0;
+	if (!listens(launch))
+		newcomers = 0;
+	if (all->unnumbered) /* one place is this rank's, until it has a number */
+		newcomers = (long)tt_max(1, (size_t)newcomers);
+	all->capacity = job->size + (int)newcomers;
+	return err;
+}
+
+/* What this job is, by what was read. */
+static int take_launch(struct tt_job *job, struct tt_launch *launch)
+{
+	struct tt_members *all = tt_members(job);
+
+	job->silence = tt_setting_time(&job->settings, TT_SILENCE);
+	job->timeout = tt_setting_time(&job->settings, TT_TIMEOUT);
+	job->rank = launch->rank;
+	job->size = launch->size;
+	all->launched = job->size;
+	all->unnumbered = launch->unnumbered;
+	job->epoch = tt_epoch_now();
+	all->minority = tt_setting_is(&job->settings, TT_MINORITY, "yes");
+	int err = choose_capacity(job, launch);
+	if (all->unnumbered)
+		job->rank = all->capacity - 1; /* until it has a number */
+	else
+		atomic_store(&job->speaker.rank, job->rank);
+	return err;
+}
+
+static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_launch *launch)
+{
 	const tutti_config config = given ? *given : tutti_config_defaults();
 	const char *file;
 	int err;
@@ -71,25 +118,12 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 		return err;
 	if (launch->size > MEMBERS_MAX)
 		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", launch->size, MEMBERS_MAX);
-	job->silence = tt_setting_time(&job->settings, TT_SILENCE);
-	job->timeout = tt_setting_time(&job->settings, TT_TIMEOUT);
-	job->rank = launch->rank;
-	job->size = launch->size;
-	all->launched = job->size;
-	all->capacity = job->size + (job->size > 1 && !launch->nodes ? (int)tt_max(16, (size_t)job->size / 2) : 0);
-	all->unnumbered = launch->unnumbered;
-	if (all->unnumbered)
-		job->rank = all->capacity - 1; /* until it has a number */
-	else
-		atomic_store(&job->speaker.rank, job->rank);
-	job->epoch = tt_epoch_now();
-	all->minority = tt_setting_is(&job->settings, TT_MINORITY, "yes");
-	return 0;
+	return take_launch(job, launch);
 }
 
 static void warn_of_no_secret(const struct tt_job *job, const struct tt_launch *launch)
 {
-	if (!tt_setting(&job->settings, TT_SECRET) && job->rank == 0 && job->size > 1 && !tt_world &&
+	if (!tt_setting(&job->settings, TT_SECRET) && job->rank == 0 && !tt_world &&
 	    launch->listen_fd < 0)
 		tt_log(TT_WARN, "no TUTTI_SECRET is set: only this host's loopback is listened on");
 }
@@ -256,7 +290,7 @@ static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 	char names[128], *at = names, *name;
 	int err = 0;
 
-	if (job->size == 1)
+	if (!listens(launch))
 		return 0;
 	warn_of_no_secret(job, launch);
 	snprintf(names, sizeof names, "%s", tt_setting(&job->settings, TT_TRANSPORTS));
@@ -287,7 +321,7 @@ static void choose_spinning(struct tt_job *job)
 {
 	if (!tt_setting_is(&job->settings, TT_SPIN, "auto"))
 		job->engine.spin = tt_setting_is(&job->settings, TT_SPIN, "yes");
-	else if (job->size > 1)
+	else if (job->engine.count)
 		job->engine.spin = tt_min((size_t)tt_cpus_count(&job->place.allowed), (size_t)count_quota()) >=
 		                   (size_t)job->place.ranks;
 }
@@ -425,9 +459,33 @@ static int new_job(struct tt_job **out)
 	return 0;
 }
 
+/* Nothing of the try before is left but what was read. */
+static int set_up_anew(struct tt_job **job, struct tt_launch *launch)
+{
+	struct tt_settings settings = (*job)->settings;
+	struct tt_parking here = { 0 };
+	uint8_t chance;
+
+	tt_log(TT_INFO, "joining begins again: %s", tt_why());
+	memset(&(*job)->settings, 0, sizeof settings);
+	leave_job(*job);
+	*job = NULL;
+	tt_entropy(&chance, 1);
+	for (uint64_t end = tt_now() + (10 + chance % 32) * TT_MS; tt_now() < end;)
+		tt_park(&here, end);
+	int err = new_job(job);
+	if (err) {
+		tt_settings_free(&settings);
+		return err;
+	}
+	(*job)->settings = settings;
+	err = take_launch(*job, launch);
+	return err ? err : set_up(*job, launch);
+}
+
 int tutti_join(const tutti_config *config, tutti **out)
 {
-	struct tt_launch launch = { .size = 0, .listen_fd = -1 };
+	struct tt_launch launch = { .size = 0, .listen_fd = -1, .begun = tt_now() };
 	struct tt_job *job = NULL;
 	int err;
 
@@ -439,12 +497,15 @@ int tutti_join(const tutti_config *config, tutti **out)
 		launch.over = choose_meeting(&job->settings, &launch);
 		err = set_up(job, &launch);
 	}
+	while (err && job && tt_members(job)->begin_again)
+		err = set_up_anew(&job, &launch);
 	tt_speaker = NULL;
 	tt_launch_free(&launch);
 	if (!err)
 		err = tt_signal_begin(job);
 	if (err) {
-		leave_job(job);
+		if (job)
+			leave_job(job);
 		return err;
 	}
 	*out = tt_members(job)->all;

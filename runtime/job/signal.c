@@ -274,7 +274,7 @@ int tt_signal_begin(struct tt_job *job)
 	struct sigaction now;
 
 	tt_lock(job); /* newcomers may come already */
-	bool alone = job->size == 1;
+	bool alone = !job->engine.count;
 	tt_unlock(job);
 	if (tt_world || alone || !tt_setting_is(&job->settings, TT_TERM, "leave") ||
 	    sigaction(SIGTERM, NULL, &now) || now.sa_flags & SA_SIGINFO ||

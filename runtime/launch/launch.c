@@ -83,7 +83,7 @@ int tt_place_from(const struct tt_settings *s, enum tt_setting rank, enum tt_set
 static int from_newcomer(const struct tt_settings *s, struct tt_launch *b)
 {
 	long n = 0;
-	int err = tt_setting_int(s, TT_SIZE, 2, INT32_MAX, &n);
+	int err = tt_setting_int(s, TT_SIZE, 1, INT32_MAX, &n);
 
 	b->unnumbered = true;
 	b->size = (int)n;
@@ -115,7 +115,7 @@ static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 	long fd = -1;
 	int err = rank && !strcmp(rank, "new") ? from_newcomer(s, b) : tt_place_from(s, TT_RANK, TT_SIZE, b);
 
-	if (err || b->size == 1)
+	if (err || (b->size == 1 && !boot && !b->unnumbered)) /* nobody can find such a job */
 		return err;
 	if (!boot)
 		return tt_fail(-EINVAL, "TUTTI_RANK and TUTTI_SIZE are set and TUTTI_BOOT is not: "
@@ -352,7 +352,7 @@ static int ask_launcher(struct tt_settings *s, struct tt_launch *b)
 	if (!b->by)
 		return *why ? tt_fail(-EINVAL, "%s", why) : 0;
 	tt_log(TT_DEBUG, "launcher %s: %s", b->by->name, why);
-	if ((err = b->by->place(s, b)) || b->size == 1)
+	if ((err = b->by->place(s, b)) || (b->size == 1 && !tt_setting(s, TT_BOOT)))
 		return err;
 	if (tt_setting(s, TT_BOOT)) { /* TUTTI_BOOT gives the place, the launcher the rank */
 		b->exchanges = false;

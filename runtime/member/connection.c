@@ -515,13 +515,14 @@ static const char *reason(const struct tt_link *l, const char *otherwise)
 	return strstr(tt_why(), l->peer->addr) ? tt_why() : otherwise;
 }
 
-/* EACCES: a rank that disconnects within the handshake looks like one with a wrong secret. */
-static bool may_have_left(int err) { return err == -EHOSTUNREACH || err == -ECONNRESET || err == -EACCES; }
+static bool may_have_left(int err) { return err == -EHOSTUNREACH || err == -ECONNRESET; }
 
-/* Under `tutti run` a connection to rank 0 comes about before that rank has started. */
+/* Under `tutti run` a connection to rank 0 comes about before that rank has started. A connection that ends without a
+ * word may have met a process that leaves another job at this address. */
 static bool may_start_late(const struct tt_member *m, int err)
 {
-	return err == -EHOSTUNREACH || (err == -ETIMEDOUT && !m->job->joined) || tt_rendezvous_has_more(m);
+	return err == -EHOSTUNREACH || err == -ECONNRESET || (err == -ETIMEDOUT && !m->job->joined) ||
+	       tt_rendezvous_has_more(m);
 }
 
 /* Nobody waits for it, and nobody listens there. If it is dead, those that were connected to it say so. But one that

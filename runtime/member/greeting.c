@@ -14,6 +14,8 @@
 #include "member/member_private.h"
 #include <stdio.h>
 
+enum { NEWCOMERS_MAX = 65535 };
+
 /* The other side has proven that it knows the secret, and then falls silent. */
 static void end_silent(struct tt_timer *t)
 {
@@ -36,7 +38,7 @@ void tt_greeting_start(struct tt_link *l)
 	uint8_t bytes[16 + TT_JOB_NAME];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	const struct tt_members *all = tt_members(l->job);
-	bool joining = tt_is_joining(l->job) && (all->node_list || l->member == &all->of[all->sponsor]);
+	bool joining = tt_is_joining(l->job) && (all->node_list || l->member == tt_member(l->job, all->sponsor));
 
 	tt_put8(&p, TT_HELLO);
 	tt_put32(&p, all->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
@@ -90,13 +92,15 @@ static void take_where(struct tt_link *l, struct tt_pack *p)
 
 static bool say_welcome(struct tt_link *l, const struct tt_member *to)
 {
-	uint8_t bytes[13];
+	const struct tt_members *all = tt_members(l->job);
+	uint8_t bytes[17];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, TT_WELCOME);
 	tt_put32(&p, l->job->epoch);
 	tt_put32(&p, (uint32_t)to->rank);
 	tt_put32(&p, (uint32_t)l->job->rank);
+	tt_put32(&p, (uint32_t)(all->capacity - all->launched));
 	return tt_send_raw(l, bytes, sizeof bytes);
 }
 
@@ -175,11 +179,29 @@ static bool is_early(const struct tt_job *job, const struct hello *h)
 	return !job->joined && job->rank && h->joining && !tt_members(job)->node_list;
 }
 
+/* A newcomer that came before the ranks that the job starts with. */
+static bool is_waiting_for_job(const struct tt_job *job, const struct hello *h)
+{
+	return !job->joined && h->rank == TT_NEW_RANK && h->launched == (uint32_t)tt_members(job)->launched;
+}
+
 /* Until a newcomer has a number, job->rank is a place that it keeps. */
 static const char *own_name(const struct tt_job *job, char text[24])
 {
 	snprintf(text, 24, tt_members(job)->unnumbered ? "a newcomer" : "rank %d", job->rank);
 	return text;
+}
+
+/* Nobody has the table of this job yet, and a rank without it connects to rank 0 as one that joins. */
+static bool is_of_another_job(const struct tt_job *job, const struct hello *h)
+{
+	return job->rank == 0 && tt_is_joining(job) && !h->joining && !tt_members(job)->node_list;
+}
+
+/* The others may be about to leave, too, and begin another job at this address, which the rank belongs to. */
+static bool has_just_left(const struct tt_job *job, const struct tt_member *m)
+{
+	return job->joined && m && m->rank < tt_members(job)->launched && m->state == TT_LEFT && tt_now() < m->patience;
 }
 
 /* NULL: none. Sentences are short, since they travel. */
@@ -193,6 +215,8 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 		snprintf(text, room, "it counts %u ranks, %s counts %d", h->launched, own_name(job, name), launched);
 	else if (h->rank == TT_NEW_RANK)
 		snprintf(text, room, "not all ranks have joined");
+	else if (is_of_another_job(job, h))
+		snprintf(text, room, "it is of an earlier job at this address");
 	else if (is_early(job, h))
 		snprintf(text, room, "%s has not joined itself", own_name(job, name));
 	else if (!m)
@@ -249,8 +273,13 @@ static void take_welcome(struct tt_link *l, struct tt_pack *p)
 {
 	const struct tt_members *all = tt_members(l->job);
 	struct tt_member *m = l->member;
-	uint32_t epoch = tt_get32(p), rank = tt_get32(p), its = tt_get32(p);
+	uint32_t epoch = tt_get32(p), rank = tt_get32(p), its = tt_get32(p), newcomers = tt_get32(p);
 
+	p->bad |= newcomers > NEWCOMERS_MAX;
+	if (!p->bad && tt_is_joining(l->job) && !all->node_list && !tt_late_join_make_room(l->job, (int)newcomers)) {
+		tt_member_gone(m, -ENOMEM, "no memory for %u newcomers", newcomers);
+		return;
+	}
 	if (!p->bad && all->unnumbered && rank >= (uint32_t)all->launched && rank < (uint32_t)all->capacity)
 		tt_late_join_take_number(l->job, (int)rank);
 	p->bad |= all->unnumbered || rank != (uint32_t)l->job->rank;
@@ -286,9 +315,16 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 	char text[56];
 	struct tt_member *m = who_comes(job, h, consented);
 	bool late = job->joined && h->joining; /* no connection of this rank can have crossed it */
+	bool soon = late && !tt_members(job)->node_list && (job->leaving || has_just_left(job, m));
 
 	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank && !late && !is_another_life(m, h)) {
 		tt_send_raw(l, &busy, 1); /* both connected at once, and this rank is the lower one */
+		return;
+	}
+	if (soon) {
+		snprintf(text, sizeof text, job->leaving ? "rank %d is leaving the job" : "rank %d has just left",
+		         job->leaving ? job->rank : m->rank);
+		refuse(l, TT_INFO, true, text);
 		return;
 	}
 	if (!consented && must_ask(job, m, h)) {
@@ -296,7 +332,7 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 		return;
 	}
 	if (fault_of_hello(job, h, text, sizeof text)) {
-		bool again = may_come_again(job, m, h) || is_early(job, h);
+		bool again = may_come_again(job, m, h) || is_early(job, h) || is_waiting_for_job(job, h);
 		bool expected = m && m->state >= TT_LEFT; /* a HELLO may come later than the goodbye */
 		refuse(l, expected ? TT_INFO : TT_WARN, again, text);
 		if (m && m->link && !again)
@@ -377,7 +413,7 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 		snprintf(all->join_why, sizeof all->join_why, "%.95s refused this process as %s: %s", l->peer->addr,
 		         own_name(job, name), text);
 	bool more = m && tt_rendezvous_has_more(m);
-	if (again && !job->joined && m && tt_rendezvous_retry(m, more ? job->timeout : job->timeout / 2)) {
+	if (again && !job->joined && m && tt_rendezvous_retry(m, more || all->unnumbered ? job->timeout : job->timeout / 2)) {
 		renew_epoch(job);
 		m->link = NULL;
 		tt_link_doom(l);

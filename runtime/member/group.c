@@ -29,6 +29,19 @@ static int take_slot(struct tutti *g)
 	return tt_fail(-EMFILE, "%d groups are open: leave some", TT_GROUPS);
 }
 
+/* For ranks that are more than the group was made for. */
+int tt_group_widen(struct tutti *g, int from, int to)
+{
+	int *more = realloc(g->seat_of, (size_t)to * sizeof *more);
+
+	if (!more)
+		return tt_fail(-ENOMEM, "no memory for %d ranks", to);
+	g->seat_of = more;
+	for (int i = from; i < to; i++)
+		more[i] = -1;
+	return 0;
+}
+
 int tt_group_make_seats(struct tutti *g, int n)
 {
 	g->seats = calloc((size_t)n, sizeof *g->seats);

@@ -25,6 +25,7 @@ static const struct {
 	[TT_TIME_NET] = { 4, 0, 2500 },
 	[TT_TIME_RETRY_MIN] = { 100, 0, 10 },
 	[TT_TIME_RETRY_MAX] = { 20, 0, 300 },
+	[TT_TIME_FAREWELL] = { 20, 0, 500 },
 };
 
 uint64_t tt_time(const struct tt_job *job, enum tt_time t)

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "member/member_private.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { NAMED = 8 }; /* addresses in a line of the log */
@@ -25,6 +26,30 @@ void tt_late_join_grow(struct tt_job *job, int size)
 		m->addr = m->why = "";
 		m->settled = m->rank >= tt_members(job)->launched; /* its sponsor sends the table */
 	}
+}
+
+/* Until now this process guessed how many there may be, and nobody but itself may have a place there. */
+bool tt_late_join_make_room(struct tt_job *job, int newcomers)
+{
+	struct tt_members *all = tt_members(job);
+	int capacity = all->launched + (int)tt_max(newcomers, all->unnumbered);
+	struct tt_member *more;
+
+	if (capacity == all->capacity || job->size > all->launched)
+		return true;
+	more = calloc((size_t)(capacity - all->launched) + 1, sizeof *more);
+	if (!more || tt_group_widen(all->whole, tt_min(capacity, all->capacity), capacity)) {
+		free(more);
+		return false;
+	}
+	if (all->unnumbered) {
+		more[capacity - 1 - all->launched] = *tt_member(job, job->rank);
+		job->rank = capacity - 1;
+	}
+	free(all->more);
+	all->more = more;
+	all->capacity = capacity;
+	return true;
 }
 
 /* Until now this rank used the last of `capacity` places, which may be its own. */

@@ -204,6 +204,7 @@ void tt_member_left(struct tt_member *m, const struct tt_pack *bye)
 		return;
 	tt_timer_stop(&m->retry);
 	m->state = TT_LEFT;
+	m->patience = tt_now() + tt_time(m->job, TT_TIME_FAREWELL);
 	m->err = -ENOTCONN;
 	say_why(m, "%s has left the job", tt_member_label(m).text);
 	if (m->link && !m->outstanding)

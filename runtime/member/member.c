@@ -26,10 +26,11 @@ static int make_members(struct tt_job *job, const struct tt_launch *launch)
 
 	const char *name = tt_setting(&job->settings, TT_JOB);
 	snprintf(all->name, sizeof all->name, "%s", name ? name : launch->name);
-	all->of = calloc((size_t)all->capacity, sizeof *all->of);
-	if (!all->of)
-		return tt_fail(-ENOMEM, "no memory for %d ranks", all->capacity);
 	job->size = 0;
+	all->of = calloc((size_t)all->launched, sizeof *all->of);
+	all->more = calloc((size_t)tt_max(1, all->capacity - all->launched), sizeof *all->more);
+	if (!all->of || !all->more)
+		return tt_fail(-ENOMEM, "no memory for %d ranks", all->capacity);
 	tt_late_join_grow(job, size);
 	struct tt_member *me = tt_member(job, job->rank); /* may lie beyond those that are known */
 	me->job = job;
@@ -192,7 +193,7 @@ void tt_members_end(struct tt_job *job, bool idle)
 
 	job->leaving = true;
 	for (int i = 0; all->of && i < job->size; i++) {
-		struct tt_member *m = &all->of[i];
+		struct tt_member *m = tt_member(job, i);
 		tt_timer_stop(&m->retry);
 		if (i != job->rank && !(idle && m->state == TT_AWAY && !m->waiting.head)) /* most have nothing to end */
 			tt_member_gone(m, -ENOTCONN, "this rank has left the job");
@@ -229,13 +230,15 @@ static void close_members(struct tt_job *job)
 	tt_watch_free(job);
 	tt_form_close(job);
 	for (int i = 0; all->of && i < job->size; i++) {
-		tt_member_free(&all->of[i]);
-		tt_stats_free(all->of[i].stats);
-		for (int k = 0; all->of[i].own && k < TT_MODULES; k++)
-			free(all->of[i].own[k]);
-		free(all->of[i].own);
+		struct tt_member *m = tt_member(job, i);
+		tt_member_free(m);
+		tt_stats_free(m->stats);
+		for (int k = 0; m->own && k < TT_MODULES; k++)
+			free(m->own[k]);
+		free(m->own);
 	}
 	free(all->of);
+	free(all->more);
 	free(all->newcomer);
 	tt_text_free(job);
 }

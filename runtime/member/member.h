@@ -73,7 +73,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	struct tt_job *job;
 	int rank;
 	enum tt_member_state state;
-	const char *addr;           /* one address for each of its nets, see address.c; "" until known */
+	const char *addr;           /* one address for each of its nets, see address.c; "" until known. Its own copy */
 	uint8_t way;                /* that is tried, or was last: TT_DEVICES for each net, one for each address */
 	uint8_t listed;             /* node list: bytes of addr before it said WHERE; 0: it has not */
 	uint32_t failed_ways;       /* a bit for each that did not lead there, while another did */
@@ -87,8 +87,10 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	uint32_t started, started_in; /* collectives that it has started, as last heard, and in which group (uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	const char *why;            /* ... and why, "" until then */
-	const char *why_not;        /* the sentence about the first net that failed, or NULL; the job keeps it */
+	char *why_not;              /* the sentence about the first net that failed, or NULL */
 	char *doing;                /* what its program does, as its last PONG says, or NULL */
+	uint32_t promised;          /* this rank has consented to this life of it; 0: to none ... */
+	int promised_to;            /* ... which that rank wants to let in */
 	uint8_t *bye;               /* LEFT: its goodbye, from the number of ranks on ... */
 	size_t bye_len;
 	bool passed_on;             /* ... and the others have been told */
@@ -103,7 +105,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	bool fed;                   /* has heard from here of everyone who is gone */
 	unsigned telling;           /* the last of tt_members.tellings that it heard */
 	unsigned tries;             /* to connect for the first time ... */
-	uint64_t patience;          /* ... which go on until then */
+	uint64_t patience;          /* ... which go on until then. LEFT: the rank is not let in again until then */
 	struct tt_timer retry;      /* of connecting while joining; of telling others */
 	void **own;                 /* structs of higher rooms, by slot; NULL: none yet */
 	struct tt_stats *stats;     /* NULL: nothing was counted yet */
@@ -111,7 +113,8 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 
 struct tt_members { /* the room's own struct in a job */
 	struct tt_job *job;
-	struct tt_member *of;       /* by rank; `capacity` of them, of which job->size are known */
+	struct tt_member *of;       /* by rank: those that the job was started with ... */
+	struct tt_member *more;     /* ... and room for newcomers, capacity - launched. Of all, job->size are known */
 	struct tt_list links, doomed, groups;
 	struct tutti *group_at[TT_GROUPS]; /* by the slot that peers use */
 	struct tutti *all;          /* what tutti_join gives: the group of all ranks, or a late joiner's own */
@@ -130,8 +133,8 @@ struct tt_members { /* the room's own struct in a job */
 	bool warned;                /* that a rank of this host is reached over a slower net */
 	char name[TT_JOB_NAME + 1]; /* the job's: TUTTI_JOB, or the launcher's; "": none. Constant after the join */
 	int launched;               /* ranks that the job was started with: all ranks must say the same */
-	int capacity;
-	bool unnumbered;            /* this rank is new and has no number yet */
+	int capacity;               /* the ranks that may be known. Rank 0 decides; of others a guess until its WELCOME */
+	bool unnumbered;            /* this rank is new and has no number yet: its place is the last one */
 	const char *boots, *boot;   /* TUTTI_BOOT's list of addresses; the one in it that is asked now */
 	const char *over;           /* the transport of these addresses */
 	const char *root;           /* HOST:PORT of rank 0, or NULL; the job keeps it */
@@ -139,6 +142,7 @@ struct tt_members { /* the room's own struct in a job */
 	int sponsor;                /* the rank that lets this one in */
 	uint32_t voters;            /* late: the uid of the group whose ranks have let this one in */
 	uint32_t claims;            /* the number of the last one that this rank has made */
+	int next_number;            /* newcomers get numbers in turn: one is used again as late as possible */
 	bool late;                  /* joined a job under way, and is in none of its groups until one grows */
 	struct tutti *arriving;     /* late: the group that this rank will be in, ... */
 	uint32_t welcome_uid;       /* ... its uid, ... */
@@ -149,6 +153,7 @@ struct tt_members { /* the room's own struct in a job */
 	unsigned call_from;         /* late: the next rank to be told that this one waits */
 	struct tt_watch *watch;     /* NULL: the program does not watch the job */
 	struct tt_forming *forming; /* groups that their members are making */
+	bool begin_again;           /* joining failed, as the job that was found has ended: tutti_join tries once more */
 	int join_err;
 	char join_why[420], last_try[240]; /* why joining fails; how the last try to connect ended */
 	const struct tt_message *message[256]; /* by type: what the modules have registered */
@@ -156,7 +161,12 @@ struct tt_members { /* the room's own struct in a job */
 	int notified_count;
 };
 static inline struct tt_members *tt_members(const struct tt_job *job) { return job->own[TT_MEMBER_SLOT]; }
-static inline struct tt_member *tt_member(const struct tt_job *job, int rank) { return &tt_members(job)->of[rank]; }
+static inline struct tt_member *tt_member(const struct tt_job *job, int rank)
+{
+	const struct tt_members *all = tt_members(job);
+
+	return rank < all->launched ? &all->of[rank] : &all->more[rank - all->launched];
+}
 
 /* Makes a higher room's struct in a member, zeroed, unless it exists. NULL: no memory. */
 void *tt_member_make_own(struct tt_member *, int slot, size_t size);
@@ -257,6 +267,7 @@ enum tt_time {
 	TT_TIME_STALE,     /* how long a rank that gave up a collective may take to name the rank to blame */
 	TT_TIME_NET,       /* how long a transport may take to connect while there is another one */
 	TT_TIME_RETRY_MIN, TT_TIME_RETRY_MAX, /* between two attempts to connect to a rank that may not listen yet */
+	TT_TIME_FAREWELL,  /* so long a rank that has left is not let in again: the others may leave, too */
 };
 uint64_t tt_time(const struct tt_job *, enum tt_time); /* nanoseconds */
 bool tt_heartbeat_is_frozen(const struct tt_link *);    /* a PING has no answer, and nothing else has come since */

@@ -159,6 +159,7 @@ void tt_member_take_pong(struct tt_member *from, struct tt_pack *);
 
 struct tutti *tt_group_named(const struct tt_job *, uint32_t uid); /* NULL: there is none */
 int tt_group_heir(struct tutti *, int n, struct tutti **); /* takes the old one's slot over, and retires it */
+int tt_group_widen(struct tutti *, int from, int to); /* ranks that it can tell apart: of `from` places make `to` */
 void tt_group_clear_seats(struct tutti *);
 void tt_group_resign(struct tutti *, int i);
 void tt_group_epoch(struct tt_member *, uint32_t epoch); /* seats whose epoch was not known get this one */
@@ -187,6 +188,7 @@ static inline bool tt_is_new_life(const struct tt_member *m, uint32_t epoch)
 static inline bool tt_is_joining(const struct tt_job *job) { return !job->joined && !tt_members(job)->endpoints_sent; }
 
 void tt_late_join_grow(struct tt_job *, int size);        /* so many ranks are known, at most tt_members.capacity */
+bool tt_late_join_make_room(struct tt_job *, int newcomers); /* rank 0 decided. False: no memory */
 void tt_late_join_take_number(struct tt_job *, int rank); /* this rank's own */
 void tt_late_join_admit(struct tt_member *);              /* sends it the table, and others the news */
 void tt_late_join_told(struct tt_member *from, struct tt_pack *); /* messages */

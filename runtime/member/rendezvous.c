@@ -203,12 +203,18 @@ bool tt_rendezvous_retry(struct tt_member *m, uint64_t patience)
 	return true;
 }
 
+/* Where all ranks are. A newcomer is not one of those that it knows at first. */
+static bool is_known(const struct tt_job *job)
+{
+	return !tt_members(job)->unnumbered && tt_members(job)->endpoints_known >= job->size;
+}
+
 static bool is_met(void *arg)
 {
 	struct tt_job *job = arg;
 	const struct tt_members *all = tt_members(job);
 
-	return all->endpoints_known >= job->size || all->join_err || all->of[all->sponsor].state == TT_GONE;
+	return is_known(job) || all->join_err || (job->rank && tt_member(job, all->sponsor)->state >= TT_LEFT);
 }
 
 static void name_missing(const struct tt_job *job, char *text, size_t room)
@@ -228,6 +234,16 @@ static void name_missing(const struct tt_job *job, char *text, size_t room)
 		snprintf(text + strlen(text), room - strlen(text), " and %d more", more);
 }
 
+/* The rank that was found has ended without a word of refusal. It may have been of an earlier job at this address. Where
+ * a launcher told the address, no other job comes there. */
+static bool may_begin_again(const struct tt_job *job, const struct tt_launch *b)
+{
+	const struct tt_member *found = tt_member(job, tt_members(job)->sponsor);
+	bool ended = found->state == TT_LEFT || (found->state == TT_GONE && found->err == -ECONNRESET);
+
+	return job->rank && ended && !tt_members(job)->join_err && b->boots && tt_now() < b->begun + job->timeout;
+}
+
 static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 {
 	const struct tt_members *all = tt_members(job);
@@ -235,6 +251,7 @@ static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 	char missing[80] = "";
 	unsigned long long ms = job->timeout / TT_MS;
 
+	tt_members(job)->begin_again = may_begin_again(job, b);
 	if (all->join_err)
 		return tt_fail(all->join_err, "%s", all->join_why);
 	if (root->state == TT_GONE)
@@ -300,7 +317,7 @@ static void say_awaited(const struct tt_job *job, const struct tt_launch *b)
 /* The parent in the tree may hang: rank 0 is asked from time to time. */
 static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 {
-	uint64_t begun = tt_now(), end = begun + job->timeout, ask;
+	uint64_t begun = b->boots ? b->begun : tt_now(), end = begun + job->timeout, ask;
 	bool said = false;
 	int err;
 
@@ -324,7 +341,7 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 		if (err && !said && (said = tt_now() - begun >= job->silence))
 			say_awaited(job, b);
 	} while (err && ask < end);
-	return err || tt_members(job)->endpoints_known < job->size ? meeting_failed(job, b) : 0;
+	return err || !is_known(job) ? meeting_failed(job, b) : 0;
 }
 
 /* On this host some nets have addresses that derive from the HOST:PORT in the list. */
@@ -392,7 +409,7 @@ int tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
 	tt_members(job)->node_list = b->nodes != NULL;
 	if (b->nodes)
 		find_neighbours(job, b);
-	if (!b->nodes && job->size > 1)
+	if (!b->nodes && *b->address)
 		err = meet_at_rank_0(job, b);
 	tt_unlock(job);
 	return err;

@@ -416,7 +416,7 @@ static bool is_default(void)
 
 static tutti *join_alone(void)
 {
-	tutti_config c = { .ranks = 1, .boot = "127.0.0.1:1" };
+	tutti_config c = { .ranks = 1, .boot = "127.0.0.1:1", .newcomers = TUTTI_NEVER };
 	tutti *job = NULL;
 
 	CU_ASSERT_EQUAL_FATAL(tutti_join(&c, &job), 0);
@@ -511,7 +511,7 @@ static void test_launched(void) /* tutti run lets its ranks ignore the signal un
 
 static void test_setting(void)
 {
-	tutti_config c = { .ranks = 1, .boot = "127.0.0.1:1" };
+	tutti_config c = { .ranks = 1, .boot = "127.0.0.1:1", .newcomers = TUTTI_NEVER };
 	tutti *job;
 
 	setenv("TUTTI_STATS_SIGNAL", "none", 1);

@@ -54,7 +54,7 @@ static void test_tables(void)
 {
 	enum { MOST = 3000 };
 	static struct tt_member members[MOST];
-	struct tt_members all = { .of = members };
+	struct tt_members all = { .of = members, .launched = MOST };
 	struct tt_job job = { .own[TT_MEMBER_SLOT] = &all, .engine.pin_above = SIZE_MAX };
 	char addr[96];
 
@@ -192,7 +192,7 @@ static void try_layout(const struct place *places, int n, bool node_list, bool s
 	};
 	static struct tt_member members[SEATS_MOST];
 	static struct tt_seat seats[SEATS_MOST];
-	struct tt_members all = { .of = members, .node_list = node_list };
+	struct tt_members all = { .of = members, .launched = n, .node_list = node_list };
 	struct tt_job job = { .size = n, .own[TT_MEMBER_SLOT] = &all };
 	struct tt_coll_group own = { 0 };
 	struct tutti g = { .job = &job, .seats = seats, .n = n, .me = n / 3, .own[TT_COLLECTIVE_SLOT] = &own };

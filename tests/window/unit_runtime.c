@@ -1176,7 +1176,7 @@ static void is_of_left_job(tutti_op *op)
 
 static void test_left_job(void)
 {
-	const tutti_config alone = { .ranks = 1, .boot = "127.0.0.1:1" };
+	const tutti_config alone = { .ranks = 1, .boot = "127.0.0.1:1", .newcomers = TUTTI_NEVER };
 	tutti_op of_a = { 0 }, of_b = { 0 }, busy = { 0 }, *both[] = { &of_b, &busy };
 	tutti *a, *b = NULL, *later;
 
