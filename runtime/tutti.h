@@ -128,10 +128,10 @@ tutti_config tutti_config_defaults(void);
  * Raises this process's soft limit on open files to the hard limit, at most to 524,288.
  *
  * A job may begin with one rank: rank 0 of `ranks` 1 listens at `boot`, and returns -EADDRINUSE at once if another
- * process does. While a job runs, a rank that went down or has left may join again (rank 0 as a new one), and new ranks
- * too (TUTTI_RANK=new or TUTTI_NEW_RANK), as many at a time as tutti_config.newcomers says; not with a node list. A new
- * rank that finds no job, or no room, tries until TUTTI_TIMEOUT, and returns -ETIMEDOUT or -EPERM: it never begins a job
- * of its own. The number of a new rank that has left or died is given away again.
+ * process does. While a job runs, a rank that went down or has left may join again (rank 0 as a new one), and new
+ * ranks too (TUTTI_RANK=new or TUTTI_NEW_RANK), as many at a time as tutti_config.newcomers says; not with a node
+ * list. A new rank that finds no job, or no room, tries until TUTTI_TIMEOUT, and returns -ETIMEDOUT or -EPERM: it
+ * never begins a job of its own. The number of a new rank that has left or died is given away again.
  *
  * A rank that joins a job under way can use all windows at once, with tutti_job. For collectives IT IS A GROUP OF ITS
  * OWN, of one rank, until the others call tutti_group_grow: a program that does not ask tutti_late goes on alone. */

@@ -94,6 +94,7 @@ struct tt_stats { /* of one peer or of the job; allocated on first use */
 };
 struct tt_book { /* the job's counters */
 	struct tt_stats *own; /* of collectives and tables */
+	struct tt_stats *former; /* of newcomers whose numbers were used again */
 	struct tt_ticker ticker;
 	uint64_t joined; /* the time */
 	uint64_t turn;   /* operations begun; after the first thousand ... */
@@ -106,6 +107,7 @@ uint64_t tt_stats_start(struct tt_job *); /* a small operation begins. Returns t
 void tt_stats_ended(struct tt_stats **, tutti_stat_kind, uint64_t since, size_t bytes, int err); /* since: of start */
 void tt_stats_count(struct tt_stats **, tutti_stat_kind, size_t bytes); /* an event without a duration */
 void tt_stats_set_bytes(struct tt_stats **, tutti_stat_kind, uint64_t bytes); /* of what is counted elsewhere */
+void tt_stats_retire(struct tt_book *, struct tt_stats **); /* of a peer that has ended for good */
 void tt_stats_sum(struct tt_tally *sum, const struct tt_stats *, tutti_stat_kind); /* adds to sum; NULL adds nothing */
 const char *tt_stats_name(tutti_stat_kind); /* one word */
 bool tt_stats_is_own(tutti_stat_kind);      /* counted for the job, not for each peer */

@@ -129,6 +129,18 @@ void tt_stats_free(struct tt_stats *s)
 	free(s);
 }
 
+/* Without memory they are lost. */
+void tt_stats_retire(struct tt_book *b, struct tt_stats **of)
+{
+	for (int k = 0; *of && k < TT_STAT_KINDS; k++) {
+		struct tt_tally *to = (*of)->of[k] ? tally(&b->former, (tutti_stat_kind)k) : NULL;
+		if (to)
+			tt_stats_sum(to, *of, (tutti_stat_kind)k);
+	}
+	tt_stats_free(*of);
+	*of = NULL;
+}
+
 void tt_stats_sum(struct tt_tally *sum, const struct tt_stats *s, tutti_stat_kind kind)
 {
 	const struct tt_tally *t = s ? s->of[kind] : NULL;

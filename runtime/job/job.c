@@ -470,6 +470,7 @@ static int set_up_anew(struct tt_job **job, struct tt_launch *launch)
 	memset(&(*job)->settings, 0, sizeof settings);
 	leave_job(*job);
 	*job = NULL;
+	tt_speaker = NULL;
 	tt_entropy(&chance, 1);
 	for (uint64_t end = tt_now() + (10 + chance % 32) * TT_MS; tt_now() < end;)
 		tt_park(&here, end);
@@ -479,6 +480,7 @@ static int set_up_anew(struct tt_job **job, struct tt_launch *launch)
 		return err;
 	}
 	(*job)->settings = settings;
+	tt_speaker = &(*job)->speaker;
 	err = take_launch(*job, launch);
 	return err ? err : set_up(*job, launch);
 }
@@ -548,6 +550,7 @@ static void leave_job(struct tt_job *job)
 	tt_members_end(job, is_idle(job));
 	tt_modules_close(job);
 	tt_stats_free(job->stats.own);
+	tt_stats_free(job->stats.former);
 	tt_engine_close(job);
 	tt_settings_free(&job->settings);
 	tt_scratch_free(&job->scratch);

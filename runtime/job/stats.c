@@ -50,6 +50,8 @@ static void read_stats(struct tt_job *job, int rank, tutti_stat_kind kind, doubl
 
 	if (tt_stats_is_own(kind) && rank < 0)
 		tt_stats_sum(&sum, job->stats.own, kind);
+	if (rank < 0)
+		tt_stats_sum(&sum, job->stats.former, kind);
 	for (int i = rank < 0 ? 0 : rank; i < (rank < 0 ? job->size : rank + 1); i++)
 		tt_stats_sum(&sum, tt_member(job, i)->stats, kind);
 	*out = (tutti_stat){ .ops = sum.ops, .bytes = sum.bytes, .errors = sum.errors,

@@ -12,7 +12,7 @@ struct tt_launch {
 	int rank, size;
 	bool unnumbered;            /* a new rank of a job under way: `rank` is not known yet */
 	int local_rank, local_size; /* among the ranks of this host, by the launcher; local_size 0: it does not say */
-	char address[96];           /* where rank 0 listens; "" with a node list, and in a job of one that nobody finds */
+	char address[96];           /* where rank 0 listens; "" with a node list, and where nobody may join */
 	const char *boots;          /* the same, and after commas where others do; NULL: rank 0's address alone */
 	int listen_fd;              /* a socket that listens there already, or -1; see tt_launch_took_socket() */
 	struct tt_node *nodes;      /* `size` of them, or NULL */

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "member/member_private.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *end_of(const char *at) { return at + strcspn(at, " "); }
@@ -27,13 +28,22 @@ bool tt_address_nth(const char *list, const char *transport, int nth, char addr[
 	return false;
 }
 
-const char *tt_address_add(struct tt_job *job, const char *known, const char *more)
+void tt_address_set(struct tt_member *m, const char *list)
+{
+	char *copy = *list ? strdup(list) : NULL; /* `list` may be a part of the old one */
+
+	if (*m->addr)
+		free((char *)(uintptr_t)m->addr);
+	m->addr = copy ? copy : "";
+}
+
+void tt_address_add(struct tt_member *m, const char *more)
 {
 	char text[TT_ADDRESSES], scheme[16], addr[96];
-	size_t used = strlen(known);
+	size_t used = strlen(m->addr);
 	int nth;
 
-	memcpy(text, known, used + 1); /* made here, or from an endpoint record: it fits */
+	memcpy(text, m->addr, used + 1); /* made here, or from an endpoint record: it fits */
 	for (const char *at = more, *end; *at; at = end + (*end == ' ')) {
 		size_t space = used > 0, len;
 		end = end_of(at);
@@ -49,8 +59,7 @@ const char *tt_address_add(struct tt_job *job, const char *known, const char *mo
 		used += space + len;
 		text[used] = 0;
 	}
-	const char *kept = tt_text_keep(job, text);
-	return *kept ? kept : known;
+	tt_address_set(m, text);
 }
 
 /* "tcp:10.0.0.7:4000" gives "10.0.0.7"; "" without such an address. Another rank wrote the list. */

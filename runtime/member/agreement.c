@@ -938,7 +938,7 @@ static int arrive(struct tt_job *job, tutti **out)
 static int agree(struct tutti *g, bool grow, tutti **out)
 {
 	struct tt_job *job = tt_job_of(g);
-	int err = tt_group_usable(g);
+	int err = tt_group_is_mine(g);
 
 	if (err || (err = tt_given(out, grow ? "tutti_group_grow: grown" : "tutti_group_shrink: left")))
 		return err;

@@ -118,7 +118,7 @@ static bool turn_to_next_way(struct tt_member *m, int err, const char *why)
 	tt_log(TT_DEBUG, "%s", text);
 	bool other_host = net->host_only && m->host && !is_on_this_host(m);
 	if (err != -EMFILE && !m->why_not && !other_host && next->transport != net->transport)
-		m->why_not = tt_text_keep(m->job, text);
+		m->why_not = strdup(text);
 	return true;
 }
 
@@ -233,7 +233,7 @@ void tt_member_forget_where(struct tt_member *m)
 	if (!m->listed)
 		return;
 	snprintf(listed, sizeof listed, "%.*s", m->listed, m->addr);
-	m->addr = tt_text_keep(m->job, listed);
+	tt_address_set(m, listed);
 	m->listed = 0;
 }
 
@@ -405,6 +405,7 @@ void tt_take_part(struct tt_member *m, struct tt_pack *p)
 static bool ask_better_nets(struct tt_member *m)
 {
 	m->failed_ways = 0;
+	free(m->why_not);
 	m->why_not = NULL;
 	if (!has_better_net(m))
 		return false;
@@ -419,7 +420,7 @@ void tt_link_is_at(struct tt_link *l, const char *addresses)
 	struct tt_member *m = l->member;
 
 	m->listed = (uint8_t)strlen(m->addr);
-	m->addr = tt_address_add(m->job, m->addr, addresses);
+	tt_address_add(m, addresses);
 	if (!ask_better_nets(m))
 		tt_greeting_start(l);
 }

@@ -84,10 +84,10 @@ void tt_endpoint_take(struct tt_pack *p, struct tt_member *m)
 		tt_member_epoch(m, epoch);
 	else
 		take_empty_record(m);
-	tt_members(job)->endpoints_known += !m->host;
+	tt_members(job)->endpoints_known += !m->host && m->rank < tt_members(job)->endpoints;
 	m->host = host;
 	m->cpus = (uint32_t)(word >> TT_HOST_BITS);
-	m->addr = tt_address_add(job, m->addr, addr); /* rank 0's rendezvous address stays */
+	tt_address_add(m, addr); /* rank 0's rendezvous address stays */
 	job->engine.news = true;
 }
 

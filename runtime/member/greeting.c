@@ -137,6 +137,8 @@ static void refuse(struct tt_link *l, enum tt_level level, bool again, const cha
 
 void tt_greeting_refuse(struct tt_link *l, const char *why) { refuse(l, TT_WARN, false, why); }
 
+void tt_greeting_put_off(struct tt_link *l, const char *why) { refuse(l, TT_INFO, true, why); }
+
 void tt_member_refuse(struct tt_member *m, const char *why)
 {
 	refuse(m->link, TT_WARN, false, why);
@@ -244,7 +246,7 @@ static struct tt_member *who_comes(struct tt_job *job, const struct hello *h, bo
 		return NULL;
 	if (!alike || h->rank >= (uint32_t)tt_members(job)->capacity)
 		return h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
-	if (job->joined && !h->joining)
+	if (!h->joining && !tt_members(job)->unnumbered)
 		tt_late_join_grow(job, (int)h->rank + 1); /* its news has not come yet */
 	if (h->rank >= (uint32_t)job->size)
 		return NULL;
@@ -413,7 +415,8 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 		snprintf(all->join_why, sizeof all->join_why, "%.95s refused this process as %s: %s", l->peer->addr,
 		         own_name(job, name), text);
 	bool more = m && tt_rendezvous_has_more(m);
-	if (again && !job->joined && m && tt_rendezvous_retry(m, more || all->unnumbered ? job->timeout : job->timeout / 2)) {
+	uint64_t patience = more || all->unnumbered ? job->timeout : job->timeout / 2;
+	if (again && !job->joined && m && tt_rendezvous_retry(m, patience)) {
 		renew_epoch(job);
 		m->link = NULL;
 		tt_link_doom(l);

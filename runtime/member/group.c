@@ -5,6 +5,7 @@
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -305,7 +306,36 @@ int tt_group_list(const struct tutti *g, int **ranks)
 	return 0;
 }
 
+int tt_group_lives(const struct tutti *g, uint32_t **epochs)
+{
+	*epochs = malloc((size_t)g->n * sizeof **epochs);
+	if (!*epochs)
+		return tt_fail(-ENOMEM, "no memory for the ranks of a group of %d", g->n);
+	for (int i = 0; i < g->n; i++)
+		(*epochs)[i] = g->seats[i].epoch;
+	return 0;
+}
+
+/* A program that does not know tutti_late would train alone, and save over what the others save. */
+static void warn_of_solo(const struct tutti *g)
+{
+	struct tt_members *all = tt_members(g->job);
+
+	if (all->late && g == all->all && !atomic_exchange(&all->warned_of_solo, true))
+		tt_log(TT_WARN, "rank %d has joined a job under way, and calls a collective in a group of itself "
+		       "alone: join the others with tutti_group_grow where tutti_late says 1", g->job->rank);
+}
+
 int tt_group_usable(const struct tutti *g)
+{
+	int err = tt_group_is_mine(g);
+
+	if (!err)
+		warn_of_solo(g);
+	return err;
+}
+
+int tt_group_is_mine(const struct tutti *g)
 {
 	int err = tt_usable(tt_job_of(g));
 

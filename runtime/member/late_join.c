@@ -145,12 +145,16 @@ void tt_late_join_told(struct tt_member *from, struct tt_pack *p)
 	uint32_t size = tt_get32(p), voters = tt_get32(p);
 
 	p->bad |= from->rank != all->sponsor || job->joined;
-	p->bad |= size < (uint32_t)job->size || size > (uint32_t)all->capacity;
+	p->bad |= size <= (uint32_t)job->rank || size < (uint32_t)all->launched || size > (uint32_t)all->capacity;
 	if (p->bad)
 		return;
 	all->late = true;
 	all->voters = voters;
-	tt_late_join_grow(job, (int)size);
+	tt_late_join_grow(job, (int)size); /* perhaps a rank that has come since was heard of already */
+	all->endpoints = (int)size;
+	all->endpoints_known = 0;
+	for (int i = 0; i < all->endpoints; i++)
+		all->endpoints_known += tt_member(job, i)->host != 0;
 }
 
 /* Two newcomers that came in at two ranks at once are in no table but their own. */

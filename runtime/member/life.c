@@ -21,8 +21,10 @@ void tt_member_free(struct tt_member *m)
 	forget_why(m);
 	free(m->doing);
 	free(m->bye);
+	free(m->why_not);
 	m->doing = NULL;
 	m->bye = NULL;
+	m->why_not = NULL;
 }
 
 static void set_why(struct tt_member *m, const char *fmt, va_list args)
@@ -108,12 +110,15 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	tt_member_free(m);
 	m->patience = 0;
 	m->failed_ways = 0;
-	m->why_not = NULL;
 	m->tries = m->telling = 0;
+	m->started = m->started_in = 0;
+	m->unreached = 0;
+	if (m->rank >= tt_members(m->job)->launched) /* another process has the number now */
+		tt_stats_retire(&m->job->stats, &m->stats);
 	tt_member_forget_where(m);
 	if (!tt_members(m->job)->node_list) { /* the new address comes with its endpoint record */
-		m->addr = "";
-		tt_members(m->job)->endpoints_known -= m->host != 0;
+		tt_address_set(m, "");
+		tt_members(m->job)->endpoints_known -= m->host && m->rank < tt_members(m->job)->endpoints;
 		m->host = 0;
 	}
 	tt_each_module(module, m->job, reborn)

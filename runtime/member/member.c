@@ -26,6 +26,7 @@ static int make_members(struct tt_job *job, const struct tt_launch *launch)
 
 	const char *name = tt_setting(&job->settings, TT_JOB);
 	snprintf(all->name, sizeof all->name, "%s", name ? name : launch->name);
+	all->endpoints = all->launched;
 	job->size = 0;
 	all->of = calloc((size_t)all->launched, sizeof *all->of);
 	all->more = calloc((size_t)tt_max(1, all->capacity - all->launched), sizeof *all->more);
@@ -39,7 +40,7 @@ static int make_members(struct tt_job *job, const struct tt_launch *launch)
 	me->epoch = job->epoch;
 	for (int i = 0; launch->nodes && i < job->size; i++) {
 		snprintf(addr, sizeof addr, "%s:%s", launch->over, launch->nodes[i].address);
-		tt_member(job, i)->addr = tt_text_keep(job, addr);
+		tt_address_set(tt_member(job, i), addr);
 	}
 	return 0;
 }
@@ -232,11 +233,14 @@ static void close_members(struct tt_job *job)
 	for (int i = 0; all->of && i < job->size; i++) {
 		struct tt_member *m = tt_member(job, i);
 		tt_member_free(m);
+		tt_address_set(m, "");
 		tt_stats_free(m->stats);
 		for (int k = 0; m->own && k < TT_MODULES; k++)
 			free(m->own[k]);
 		free(m->own);
 	}
+	if (all->of && all->unnumbered)
+		tt_address_set(tt_member(job, job->rank), ""); /* its place is none of those */
 	free(all->of);
 	free(all->more);
 	free(all->newcomer);

@@ -123,7 +123,8 @@ struct tt_members { /* the room's own struct in a job */
 	uint32_t hangups;           /* connections that have ended so far; what was mapped through them has gone, too */
 	uint32_t loans;             /* the number of the last one */
 	unsigned tellings;          /* how often this rank has told others of a failure */
-	int endpoints_known;        /* how many ranks' addresses are known */
+	int endpoints;              /* the table that this rank joins by: of the ranks below this number ... */
+	int endpoints_known;        /* ... so many records are known */
 	uint64_t endpoints_sent;    /* when this rank began to pass the table of endpoints on; 0: not yet */
 	struct tt_text *texts;      /* see tt_text_keep */
 	struct tt_timer heartbeat;
@@ -133,7 +134,7 @@ struct tt_members { /* the room's own struct in a job */
 	bool warned;                /* that a rank of this host is reached over a slower net */
 	char name[TT_JOB_NAME + 1]; /* the job's: TUTTI_JOB, or the launcher's; "": none. Constant after the join */
 	int launched;               /* ranks that the job was started with: all ranks must say the same */
-	int capacity;               /* the ranks that may be known. Rank 0 decides; of others a guess until its WELCOME */
+	int capacity;               /* ranks that may be known. Rank 0 decides; a guess until its WELCOME */
 	bool unnumbered;            /* this rank is new and has no number yet: its place is the last one */
 	const char *boots, *boot;   /* TUTTI_BOOT's list of addresses; the one in it that is asked now */
 	const char *over;           /* the transport of these addresses */
@@ -143,6 +144,7 @@ struct tt_members { /* the room's own struct in a job */
 	uint32_t voters;            /* late: the uid of the group whose ranks have let this one in */
 	uint32_t claims;            /* the number of the last one that this rank has made */
 	int next_number;            /* newcomers get numbers in turn: one is used again as late as possible */
+	_Atomic bool warned_of_solo; /* a collective in its group of one */
 	bool late;                  /* joined a job under way, and is in none of its groups until one grows */
 	struct tutti *arriving;     /* late: the group that this rank will be in, ... */
 	uint32_t welcome_uid;       /* ... its uid, ... */
@@ -153,7 +155,7 @@ struct tt_members { /* the room's own struct in a job */
 	unsigned call_from;         /* late: the next rank to be told that this one waits */
 	struct tt_watch *watch;     /* NULL: the program does not watch the job */
 	struct tt_forming *forming; /* groups that their members are making */
-	bool begin_again;           /* joining failed, as the job that was found has ended: tutti_join tries once more */
+	bool begin_again;           /* the job that was found has ended: tutti_join tries once more */
 	int join_err;
 	char join_why[420], last_try[240]; /* why joining fails; how the last try to connect ended */
 	const struct tt_message *message[256]; /* by type: what the modules have registered */
@@ -320,10 +322,14 @@ void tt_group_revoke(const struct tutti *parent, uint32_t birth);
 void tt_group_free(struct tutti *);
 struct tt_seat *tt_group_find(const struct tutti *, const struct tt_member *); /* NULL: none, or an earlier life's */
 struct tt_member *tt_group_member(const struct tutti *, int i);
-int tt_group_usable(const struct tutti *); /* as tt_usable(); -EINVAL: this rank has no seat there. Without the lock */
+/* As tt_usable(); -EINVAL: this rank has no seat there. Without the lock. The first is for collectives, and warns a
+ * rank that joined late and calls one in its group of one. */
+int tt_group_usable(const struct tutti *);
+int tt_group_is_mine(const struct tutti *);
 /* A group's numbering: its seats'. The handle of the whole job names each rank of the job, newcomers too. */
 int tt_group_count(const struct tutti *);
 int tt_group_to_job(const struct tutti *, int i); /* the job's rank; -1: i is none of the group's */
+int tt_group_lives(const struct tutti *, uint32_t **epochs); /* of its seats, malloc'd. -ENOMEM */
 int tt_group_list(const struct tutti *, int **ranks); /* the job's ranks, malloc'd; NULL: of the whole job. -ENOMEM */
 
 /* ---- member.c, rendezvous.c: joining and leaving. Without the lock, unless it says otherwise ---- */

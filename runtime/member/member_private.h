@@ -26,9 +26,9 @@ static inline size_t tt_bits_size(int n) { return ((size_t)n + 7) / 8; } /* in b
 /* ---- address.c: a list of addresses is a text with a space between two ---- */
 
 enum { TT_ADDRESSES = 256 }; /* bytes of the longest list, with the zero */
-/* The list `known`, and what `more` has of a transport beyond as many as are known, as far as there is room. Kept as
- * tt_text_keep does. */
-const char *tt_address_add(struct tt_job *, const char *known, const char *more);
+void tt_address_set(struct tt_member *, const char *list); /* no memory: it has none */
+/* Adds what `more` has of a transport beyond as many as are known, as far as there is room. */
+void tt_address_add(struct tt_member *, const char *more);
 
 /* ---- connection.c ---- */
 
@@ -55,7 +55,8 @@ void tt_greeting_await(struct tt_link *); /* closes the connection unless a HELL
 void tt_greeting_take(struct tt_link *, uint8_t type, struct tt_pack *); /* a message before the member is up */
 void tt_member_refuse(struct tt_member *, const char *why); /* another process has come as this rank */
 void tt_greeting_let_in(struct tt_link *, uint32_t rank, uint32_t epoch); /* a newcomer, as that rank ... */
-void tt_greeting_refuse(struct tt_link *, const char *why);               /* ... or not at all */
+void tt_greeting_refuse(struct tt_link *, const char *why);               /* ... or not at all ... */
+void tt_greeting_put_off(struct tt_link *, const char *why);              /* ... or not now */
 void tt_take_refused(struct tt_member *, struct tt_pack *); /* a message */
 
 /* ---- post.c ---- */

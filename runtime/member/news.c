@@ -154,6 +154,13 @@ void tt_news_farewell(struct tt_member *left)
 	tt_timer_start(left->job, &left->retry, tt_now(), tell_now); /* not now: the caller may be posting */
 }
 
+/* Whose news have not come yet. They would bring it to life after its end. */
+static void know_later_life(struct tt_member *m, uint32_t epoch)
+{
+	if (m->rank != m->job->rank && m->epoch && epoch && tt_before(m->epoch, epoch))
+		tt_member_reborn(m, epoch);
+}
+
 /* A connected rank hears the goodbye itself, behind all else that was sent; so does one that waits for rank 0's
  * table. */
 void tt_news_take_farewell(struct tt_member *from, struct tt_pack *p)
@@ -166,6 +173,7 @@ void tt_news_take_farewell(struct tt_member *from, struct tt_pack *p)
 	if (!tt_member_take_bye(p, &list) || rank >= (uint32_t)job->size || rank == (uint32_t)job->rank)
 		return;
 	struct tt_member *m = tt_member(job, rank);
+	know_later_life(m, epoch);
 	if (!tt_member_epoch(m, epoch) || m->state == TT_UP || m->state == TT_PARTING ||
 	    (rank == (uint32_t)tt_members(job)->sponsor && tt_is_joining(job)))
 		return;
@@ -236,6 +244,7 @@ void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 	if (p->bad || rank >= (uint32_t)job->size)
 		return;
 	struct tt_member *m = tt_member(job, rank);
+	know_later_life(m, epoch);
 	if (epoch && !tt_member_epoch(m, epoch))
 		return; /* of another life of it */
 	if (rank == (uint32_t)job->rank) { /* the others go on without this rank */

@@ -44,7 +44,7 @@ static uint64_t host_of_address(const char *addr)
 /* The background thread may have all other records before this rank's own is in. */
 static void send_if_complete(struct tt_job *job)
 {
-	if (tt_members(job)->endpoints_known == job->size && !tt_members(job)->endpoints_sent)
+	if (tt_members(job)->endpoints_known == tt_members(job)->endpoints && !tt_members(job)->endpoints_sent)
 		tt_tree_send(job);
 }
 
@@ -96,7 +96,7 @@ void tt_rendezvous_endpoints(struct tt_member *m, struct tt_pack *p)
 	if (p->bad || !tt_is_joining(job))
 		return;
 	take_records(job, p, first, n);
-	if (p->bad || tt_members(job)->endpoints_known < job->size)
+	if (p->bad || tt_members(job)->endpoints_known < tt_members(job)->endpoints)
 		return;
 	if (tt_members(job)->late)
 		tt_members(job)->endpoints_sent = tt_now(); /* a late joiner has no children */
@@ -115,7 +115,7 @@ static int take_address(struct tt_job *job)
 	if (snprintf(addr, sizeof addr, "%s:%.*s", all->over, (int)(len - (scheme ? name : 0)),
 	             all->boot + (scheme ? name : 0)) >= (int)sizeof addr)
 		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%.*s\" is too long", (int)len, all->boot);
-	tt_member(job, 0)->addr = tt_text_keep(job, addr);
+	tt_address_set(tt_member(job, 0), addr);
 	return 0;
 }
 
@@ -163,7 +163,7 @@ struct tt_member *tt_rendezvous_found(struct tt_member *asked, int rank)
 	tt_timer_stop(&asked->retry);
 	asked->state = TT_AWAY;
 	asked->link = NULL;
-	asked->addr = "";
+	tt_address_set(asked, "");
 	asked->failed_ways = 0;
 	asked->tries = 0;
 	m->state = TT_CONNECTING;
@@ -203,10 +203,13 @@ bool tt_rendezvous_retry(struct tt_member *m, uint64_t patience)
 	return true;
 }
 
-/* Where all ranks are. A newcomer is not one of those that it knows at first. */
+/* Where all ranks of the table are. Of ranks that came since, news come. A newcomer is none of the ranks that it knows
+ * at first, and its sponsor may not be one, either. */
 static bool is_known(const struct tt_job *job)
 {
-	return !tt_members(job)->unnumbered && tt_members(job)->endpoints_known >= job->size;
+	const struct tt_members *all = tt_members(job);
+
+	return all->sponsor < all->endpoints && !all->unnumbered && all->endpoints_known >= all->endpoints;
 }
 
 static bool is_met(void *arg)
@@ -219,10 +222,10 @@ static bool is_met(void *arg)
 
 static void name_missing(const struct tt_job *job, char *text, size_t room)
 {
-	int named = 0, more = 0;
+	int named = 0, more = 0, n = tt_members(job)->endpoints;
 
-	snprintf(text, room, "%s ", job->size - tt_members(job)->endpoints_known > 1 ? "s" : "");
-	for (int i = 0; i < job->size; i++) {
+	snprintf(text, room, "%s ", n - tt_members(job)->endpoints_known > 1 ? "s" : "");
+	for (int i = 0; i < n; i++) {
 		if (tt_member(job, i)->host)
 			continue;
 		if (named < 8)
@@ -234,8 +237,8 @@ static void name_missing(const struct tt_job *job, char *text, size_t room)
 		snprintf(text + strlen(text), room - strlen(text), " and %d more", more);
 }
 
-/* The rank that was found has ended without a word of refusal. It may have been of an earlier job at this address. Where
- * a launcher told the address, no other job comes there. */
+/* The rank that was found has ended without a word of refusal. It may have been of an earlier job at this address.
+ * Where a launcher told the address, no other job comes there. */
 static bool may_begin_again(const struct tt_job *job, const struct tt_launch *b)
 {
 	const struct tt_member *found = tt_member(job, tt_members(job)->sponsor);
@@ -354,7 +357,7 @@ static void derive_addresses(struct tt_job *job, struct tt_member *m, const char
 		if (!t->address)
 			continue;
 		t->address(job->id, listen, addr);
-		m->addr = tt_address_add(job, m->addr, addr);
+		tt_address_add(m, addr);
 	}
 }
 
@@ -372,13 +375,13 @@ static void find_neighbours(struct tt_job *job, const struct tt_launch *b)
 }
 
 /* For sentences. */
-static void name_host(struct tt_job *job, struct tt_member *me)
+static void name_host(struct tt_member *me)
 {
 	char name[80] = "host:";
 
 	if (tt_world || gethostname(name + 5, sizeof name - 6) || strpbrk(name, " \n"))
 		return;
-	me->addr = tt_address_add(job, me->addr, name);
+	tt_address_add(me, name);
 }
 
 /* One address of each transport must have room; those of further devices get what is left. */
@@ -390,10 +393,10 @@ static void name_nets(struct tt_job *job, struct tt_member *me)
 	for (int i = 0; i < job->engine.count; i++) {
 		const char *addr = job->engine.nets[i]->addr;
 		used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? " " : "", addr);
-		me->addr = tt_address_add(job, me->addr, addr);
+		tt_address_add(me, addr);
 	}
-	name_host(job, me);
-	me->addr = tt_address_add(job, me->addr, all);
+	name_host(me);
+	tt_address_add(me, all);
 }
 
 int tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
@@ -405,7 +408,7 @@ int tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
 	name_nets(job, me);
 	me->host = host_id(job);
 	me->cpus = b->nodes ? 0 : tt_place_print(job);
-	tt_members(job)->endpoints_known++;
+	tt_members(job)->endpoints_known += !tt_members(job)->unnumbered;
 	tt_members(job)->node_list = b->nodes != NULL;
 	if (b->nodes)
 		find_neighbours(job, b);

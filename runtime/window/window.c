@@ -69,6 +69,7 @@ struct tutti_window {
 	char *name;
 	uint64_t timeout;           /* the group's, at opening */
 	int *rank_of;               /* the job's ranks by the group's; NULL: of the whole job, they are the same */
+	uint32_t *epoch_of;         /* ... and their lives. NULL: of the whole job */
 	int ranks;                  /* ... and how many */
 	char *base;
 	size_t bytes;
@@ -95,6 +96,20 @@ static const char *name_of(struct tt_job *job, const struct tutti_window *w) /* 
 	return "(closed since)";
 }
 
+/* A newcomer's number may be another process's by now, which has no part in the group. */
+static int find_in_group(const struct tutti_window *w, const char *what, int *rank)
+{
+	int of = w->rank_of[*rank];
+	uint32_t epoch = w->epoch_of[*rank];
+
+	if (of >= w->members->launched && epoch && tt_member(w->job, of)->epoch != epoch)
+		return tt_fail(-ESTALE, "%s: rank %d in the window \"%s\" has ended, and a newcomer has its number %d "
+		               "in the job: open the window with the group that tutti_group_grow gives", what, *rank,
+		               w->name, of);
+	*rank = of;
+	return 0;
+}
+
 static int find_rank(const struct tutti_window *w, const char *what, int *rank)
 {
 	int n = w->rank_of ? w->ranks : w->job->size;
@@ -102,9 +117,7 @@ static int find_rank(const struct tutti_window *w, const char *what, int *rank)
 	if (*rank < 0 || *rank >= n)
 		return tt_fail(-EINVAL, "%s: rank %d must be from 0 to %d in the window \"%s\"", what, *rank, n - 1,
 		               w->name);
-	if (w->rank_of)
-		*rank = w->rank_of[*rank];
-	return 0;
+	return w->rank_of ? find_in_group(w, what, rank) : 0;
 }
 
 /* The job's rank of one of the group's. Nearly free for the whole job: a put of 8 bytes takes 20 ns. */
@@ -452,6 +465,7 @@ static void free_window(struct tutti_window *w)
 		windows_of(w->job)->at[w->index] = NULL;
 	free(w->remotes);
 	free(w->rank_of);
+	free(w->epoch_of);
 	free(w->name);
 	free(w);
 }
@@ -493,6 +507,7 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 {
 	struct tt_job *job = tt_job_of(at);
 	struct tt_pinned *pinned;
+	uint32_t *epochs = NULL;
 	int *ranks, err = tt_usable(job);
 
 	if (err || (err = tt_given(out, "tutti_window_open: window")))
@@ -501,13 +516,16 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		return tt_fail(-EINVAL, "a window of %zu bytes needs memory, and base is NULL", bytes);
 	if (name && !strncmp(name, "tutti:", 6))
 		return tt_fail(-EINVAL, "a window cannot be named \"%s\": such names are the library's", name);
-	if ((err = tt_group_list(at, &ranks)) || (err = tt_pin(job, base, bytes, TT_PIN_WINDOW, &pinned))) {
+	if ((err = tt_group_list(at, &ranks)) || (ranks && (err = tt_group_lives(at, &epochs))) ||
+	    (err = tt_pin(job, base, bytes, TT_PIN_WINDOW, &pinned))) {
 		free(ranks);
+		free(epochs);
 		return err;
 	}
 	tt_lock(job);
 	if (!(err = tt_window_open(job, name, base, bytes, pinned, out))) {
 		(*out)->rank_of = ranks;
+		(*out)->epoch_of = epochs;
 		(*out)->timeout = tt_group_timeout(at);
 		(*out)->ranks = at->n;
 	}
@@ -515,6 +533,7 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 	if (err) {
 		tt_unpin_now(pinned);
 		free(ranks);
+		free(epochs);
 	}
 	return err;
 }

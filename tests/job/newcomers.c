@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAUNCHED_MAX = 6, NEWCOMERS_MAX = 3, ALL_MAX = LAUNCHED_MAX + NEWCOMERS_MAX, NUMBERS = 32,
+enum { LAUNCHED_MAX = 6, NEWCOMERS_MAX = 3, ALL_MAX = LAUNCHED_MAX + NEWCOMERS_MAX, NUMBERS = LAUNCHED_MAX + 64,
        SILENCE_MS = 100, TIMEOUT_MS = 1000, CUT_MS = 20, HEAL_MS = 1200, END_MS = 4000, EARLY_MS = 2500,
        LATE_MS = 800 };
 
@@ -29,7 +29,8 @@ static struct run {
 	unsigned groups[256];       /* that made a sum: a bit for each process; a rank's second life has its own */
 	int count, joins, refusals;
 	int lives[ALL_MAX];
-	unsigned numbers;           /* a bit for each number of a new rank that was given away */
+	int holder[NUMBERS];        /* 1 + the process that got that number last as a new rank; it may have ended ... */
+	int life_of[NUMBERS];       /* ... this life of it */
 	bool seated[ALL_MAX];
 	char complaint[400];
 } run;
@@ -256,6 +257,19 @@ static void ask_the_cut(int me)
 	tutti_leave(job);
 }
 
+/* Of a process that lives nobody else gets the number. */
+static void hold_number(int me, int number)
+{
+	int other = run.holder[number] - 1;
+
+	if (number < run.launched || number >= NUMBERS)
+		complain(me, "has the number %d", number);
+	else if (other >= 0 && other != me && !tt_sim_killed(other) && run.lives[other] == run.life_of[number])
+		complain(me, "has the number %d, which is that of process %d", number, other);
+	run.holder[number] = me + 1;
+	run.life_of[number] = run.lives[me];
+}
+
 static void newcomer(int me, int rank)
 {
 	tutti *job;
@@ -275,10 +289,8 @@ static void newcomer(int me, int rank)
 	run.joins++;
 	if (!tutti_late(job))
 		complain(me, "is not late");
-	if (rank == TUTTI_NEW_RANK && (number < run.launched || number >= NUMBERS || run.numbers >> number & 1))
-		complain(me, "has the number %d, which is another's", number);
 	if (rank == TUTTI_NEW_RANK)
-		run.numbers |= 1u << number;
+		hold_number(me, number);
 	live(me, job);
 	tutti_leave(job);
 }

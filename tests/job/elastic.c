@@ -1,0 +1,671 @@
+/* elastic.c - jobs that grow from one rank, with real processes, over TCP and in shared memory
+ *
+ * Who finds the job and who begins it; newcomers that come before it; room that runs out; numbers that are used again;
+ * a crowd that comes and goes; jobs that begin again at once at the same address.
+ *
+ * The parent forks one child a process. Each child has a place in memory that all share, and writes there what it met.
+ */
+#include "member/member.h"
+#include "tests/harness/amount.h"
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/procs.h"
+#include "tests/harness/ranks.h"
+#include <dirent.h>
+#include <malloc.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+enum { PLACES = 1024, NUMBERS = 256, HANG_MS = 60000 * SLOW, SILENCE_MS = 4000 * SLOW, EARLY = 40,
+       BYTES_A_NUMBER = 1536 /* differ with how its last process has ended */ };
+
+struct report {                  /* of one process */
+	atomic_int stage;        /* how far it has come; 9: it has ended its program */
+	int err, rank, late;
+	uint64_t ms;             /* that joining took */
+	char why[400];
+	atomic_int complaints;   /* what it found wrong: how much, and the first */
+	char complaint[500];
+};
+
+static struct board {
+	atomic_int go;           /* the parent's word: how far they may go */
+	atomic_int here;         /* newcomers that are in the job now */
+	atomic_int holder[NUMBERS]; /* 1 + the place of the process that has that number; 0: none */
+	struct report of[PLACES];
+} *board;
+
+static const char *wires, *boot_of;
+static char boot[32];
+static pid_t pids[PLACES];
+static int place;                /* of this child */
+static struct report *mine;
+
+#define EXPECT(condition) expect_that(condition, #condition, __LINE__)
+
+static void expect_that(bool good, const char *text, int line)
+{
+	if (!good && !atomic_fetch_add(&mine->complaints, 1))
+		snprintf(mine->complaint, sizeof mine->complaint, "line %d: %s; last error: %s", line, text,
+		         tutti_why());
+}
+
+static void reach(int stage) { mine->stage = stage; }
+
+static void await_go(int go)
+{
+	for (int i = 0; board->go < go && i < HANG_MS; i++)
+		sleep_ms(1);
+	EXPECT(board->go >= go);
+}
+
+/* ---- a child ---- */
+
+static int join_as(int rank, int ranks, int timeout_ms, int newcomers, tutti **job)
+{
+	tutti_config c = { .rank = rank, .ranks = ranks, .boot = boot_of, .timeout_ms = timeout_ms,
+		           .silence_ms = SILENCE_MS, .newcomers = newcomers, .transports = wires };
+	uint64_t begun = tt_now();
+
+	mine->err = tutti_join(&c, job);
+	mine->ms = (tt_now() - begun) / TT_MS;
+	snprintf(mine->why, sizeof mine->why, "%s", mine->err ? tutti_why() : "");
+	if (mine->err)
+		return mine->err;
+	mine->rank = tutti_rank(tutti_job(*job));
+	mine->late = tutti_late(*job);
+	return 0;
+}
+
+static void start(int at, void (*program)(void))
+{
+	pids[at] = fork_child();
+	if (pids[at])
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(0);
+	setenv("TUTTI_LOG", "error", 1);
+	place = at;
+	mine = &board->of[at];
+	program();
+	reach(9);
+	exit(0); /* not _exit: leaks are looked for now */
+}
+
+/* ---- the parent ---- */
+
+static void begin(void)
+{
+	if (!board)
+		board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	memset(board, 0, sizeof *board);
+	memset(pids, 0, sizeof pids);
+	snprintf(boot, sizeof boot, "127.0.0.1:%d", free_port());
+	boot_of = boot;
+}
+
+static void await(int at, int stage)
+{
+	for (int ms = 0; ms < HANG_MS && board->of[at].stage < stage; ms++)
+		sleep_ms(1);
+	WANT(board->of[at].stage >= stage, "process %d: stage %d, %d: %s; complaint: %s", at, board->of[at].stage,
+	     board->of[at].err, board->of[at].why, board->of[at].complaint);
+}
+
+/* Ends one that hangs. False: it did not end by itself in time, or badly. */
+static bool end_process(int at, bool killed)
+{
+	int status = 0, ms = 0;
+
+	for (; ms < HANG_MS && waitpid(pids[at], &status, WNOHANG) == 0; ms++)
+		sleep_ms(1);
+	if (ms == HANG_MS) {
+		kill(pids[at], SIGKILL);
+		waitpid(pids[at], &status, 0);
+	}
+	pids[at] = 0;
+	return ms < HANG_MS && (killed ? WIFSIGNALED(status) : status == 0);
+}
+
+static void finish(int n)
+{
+	for (int i = 0; i < n; i++) {
+		const struct report *r = &board->of[i];
+		WANT(!pids[i] || end_process(i, false), "process %d ended badly, or hangs in stage %d: %s", i,
+		     r->stage, r->complaint);
+		WANT(!r->complaints, "process %d complains of %d things: %s", i, r->complaints, r->complaint);
+	}
+}
+
+/* ---- finding the job, or beginning it ---- */
+
+static void founder(void) /* of a job that takes newcomers until the parent says 5 */
+{
+	static uint64_t memory[NUMBERS];
+	tutti_window *w;
+	tutti *job;
+
+	EXPECT(join_as(0, 1, HANG_MS, 0, &job) == 0);
+	if (mine->err)
+		return;
+	EXPECT(!tutti_late(job) && tutti_size(job) == 1);
+	EXPECT(tutti_window_open(job, "elastic", memory, sizeof memory, &w) == 0);
+	reach(1);
+	await_go(5);
+	mine->rank = (int)memory[0]; /* the parent looks at it */
+	tutti_window_close(w);
+	tutti_leave(job);
+}
+
+static void second_founder(void)
+{
+	tutti *job;
+
+	if (!join_as(0, 1, HANG_MS, 0, &job))
+		tutti_leave(job);
+}
+
+/* It counts itself in, and checks that nobody else has its number. */
+static bool take_part(tutti *job)
+{
+	uint64_t here = (uint64_t)place + 1, old = 0;
+	tutti_window *w;
+	int rank = mine->rank, nobody = 0;
+
+	EXPECT(mine->late == 1 && tutti_size(job) == 1 && rank > 0 && rank < NUMBERS);
+	if (mine->complaints)
+		return false;
+	EXPECT(atomic_compare_exchange_strong(&board->holder[rank], &nobody, place + 1));
+	EXPECT(tutti_window_open(tutti_job(job), "elastic", &here, sizeof here, &w) == 0);
+	EXPECT(tutti_add(w, 0, 0, 1, &old, NULL) == 0);
+	EXPECT(tutti_put(w, 0, 8 * (size_t)rank, &here, 8, NULL) == 0);
+	EXPECT(tutti_get(w, 0, 8 * (size_t)rank, &old, 8, NULL) == 0 && old == here);
+	tutti_window_close(w);
+	return true;
+}
+
+static void end_part(tutti *job)
+{
+	board->holder[mine->rank] = 0;
+	tutti_leave(job);
+}
+
+static void visitor(void)
+{
+	tutti *job;
+
+	if (join_as(TUTTI_NEW_RANK, 1, HANG_MS, 0, &job)) {
+		EXPECT(mine->err == 0);
+		return;
+	}
+	if (take_part(job)) {
+		reach(1);
+		end_part(job);
+	}
+}
+
+static void impatient_visitor(void)
+{
+	tutti *job;
+
+	if (!join_as(TUTTI_NEW_RANK, 1, 500, 0, &job))
+		tutti_leave(job);
+}
+
+static void test_taken(void)
+{
+	begin();
+	start(0, founder);
+	await(0, 1);
+	start(1, second_founder);
+	await(1, 9);
+	const struct report *r = &board->of[1];
+	WANT(r->err == -EADDRINUSE && strstr(r->why, "in use by process"), "%d: %s", r->err, r->why);
+	WANT(r->ms < 2000 * SLOW, "it took %llu ms", (unsigned long long)r->ms);
+	start(2, visitor);
+	await(2, 9);
+	board->go = 5;
+	finish(3);
+	WANT(board->of[0].rank == 1, "%d newcomers have counted", board->of[0].rank);
+}
+
+static void test_nobody(void)
+{
+	begin();
+	start(0, impatient_visitor);
+	await(0, 9);
+	const struct report *r = &board->of[0];
+	WANT(r->err == -ETIMEDOUT && strstr(r->why, "rank 0 was not found at 127.0.0.1"), "%d: %s", r->err, r->why);
+	WANT(r->ms >= 450 && r->ms < 5000 * SLOW, "it took %llu ms", (unsigned long long)r->ms);
+	finish(1);
+}
+
+/* They wait for the job, in any order, and all get in. */
+static void test_early(void)
+{
+	begin();
+	for (int i = 1; i <= EARLY; i++) {
+		start(i, visitor);
+		sleep_ms((int)(tt_now() % 8));
+	}
+	start(0, founder);
+	for (int i = 1; i <= EARLY; i++)
+		await(i, 9);
+	board->go = 5;
+	finish(EARLY + 1);
+	WANT(board->of[0].rank == EARLY, "%d newcomers have counted", board->of[0].rank);
+}
+
+/* ---- room ---- */
+
+static void founder_of_two(void)
+{
+	tutti *job;
+
+	EXPECT(join_as(0, 1, HANG_MS, 2, &job) == 0);
+	if (mine->err)
+		return;
+	reach(1);
+	await_go(5);
+	tutti_leave(job);
+}
+
+static void long_visitor(void) /* until the parent says 1 + its place */
+{
+	tutti *job;
+
+	EXPECT(join_as(TUTTI_NEW_RANK, 1, HANG_MS, 0, &job) == 0);
+	if (mine->err)
+		return;
+	EXPECT(mine->late && mine->rank >= 1 && mine->rank <= 2);
+	reach(1);
+	await_go(1 + place);
+	tutti_leave(job);
+}
+
+static void test_room(void)
+{
+	begin();
+	start(0, founder_of_two);
+	await(0, 1);
+	start(1, long_visitor);
+	await(1, 1);
+	start(2, long_visitor);
+	await(2, 1);
+	start(4, impatient_visitor);
+	await(4, 9);
+	const struct report *r = &board->of[4];
+	WANT(r->err == -EPERM && strstr(r->why, "2 newcomers are there (TUTTI_NEWCOMERS)"), "%d: %s", r->err, r->why);
+	start(3, long_visitor);
+	sleep_ms(100);
+	WANT(board->of[3].stage == 0, "a third newcomer is in");
+	board->go = 2; /* the first one leaves */
+	await(3, 1);
+	WANT(board->of[3].rank == 1, "it has number %d", board->of[3].rank);
+	board->go = 5;
+	finish(5);
+}
+
+/* ---- a number that is used again ---- */
+
+static int put_to(tutti_window *w, int rank)
+{
+	uint64_t v = 7;
+
+	return tutti_put(w, rank, 0, &v, 8, NULL);
+}
+
+static void founder_of_stale(void)
+{
+	tutti *job, *grown;
+	tutti_window *whole, *part;
+	uint64_t memory = 0;
+	int err;
+
+	EXPECT(join_as(0, 1, HANG_MS, 1, &job) == 0);
+	if (mine->err)
+		return;
+	reach(1);
+	await_go(1); /* the first newcomer is there, and calls, too */
+	EXPECT(tutti_group_grow(job, &grown) == 0 && tutti_size(grown) == 2);
+	EXPECT(tutti_window_open(job, "whole", &memory, 8, &whole) == 0);
+	EXPECT(tutti_window_open(grown, "part", &memory, 8, &part) == 0);
+	EXPECT(put_to(whole, 1) == 0 && put_to(part, 1) == 0);
+	EXPECT(tutti_barrier(grown, NULL) == 0);
+	await_go(2); /* it has gone */
+	err = put_to(part, 1);
+	EXPECT(err == -ENOTCONN || err == -ECONNRESET);
+	reach(2);
+	await_go(3); /* another one has its number */
+	EXPECT(put_to(whole, 1) == 0);
+	EXPECT(put_to(part, 1) == -ESTALE && strstr(tutti_why(), "a newcomer has its number 1"));
+	EXPECT(tutti_wait_notify(part, 1, 0, 1, 0) == -ESTALE);
+	EXPECT(tutti_barrier(grown, NULL) < 0);
+	tutti_window_close(whole);
+	tutti_window_close(part);
+	reach(3);
+	await_go(4);
+	tutti_leave(job);
+}
+
+static void open_and_wait(tutti *at, const char *name, int go)
+{
+	uint64_t memory = 0;
+	tutti_window *whole, *part = NULL;
+
+	EXPECT(tutti_window_open(tutti_job(at), "whole", &memory, 8, &whole) == 0);
+	if (name)
+		EXPECT(tutti_window_open(at, name, &memory, 8, &part) == 0 && tutti_barrier(at, NULL) == 0);
+	reach(1);
+	if (go)
+		await_go(go);
+	tutti_window_close(part);
+	tutti_window_close(whole);
+}
+
+static void first_holder(void)
+{
+	tutti *job, *grown;
+
+	EXPECT(join_as(TUTTI_NEW_RANK, 1, HANG_MS, 0, &job) == 0);
+	if (mine->err)
+		return;
+	EXPECT(mine->rank == 1);
+	board->go = 1;
+	EXPECT(tutti_group_grow(job, &grown) == 0);
+	open_and_wait(grown, "part", 0);
+	tutti_leave(job);
+}
+
+static void second_holder(void)
+{
+	tutti *job;
+
+	EXPECT(join_as(TUTTI_NEW_RANK, 1, HANG_MS, 0, &job) == 0);
+	if (mine->err)
+		return;
+	EXPECT(mine->rank == 1);
+	open_and_wait(job, NULL, 4);
+	tutti_leave(job);
+}
+
+static void test_stale(void)
+{
+	begin();
+	start(0, founder_of_stale);
+	await(0, 1);
+	start(1, first_holder);
+	await(1, 9);
+	WANT(end_process(1, false), "the first holder: %s", board->of[1].complaint);
+	board->go = 2;
+	await(0, 2);
+	start(2, second_holder);
+	await(2, 1);
+	board->go = 3;
+	await(0, 3);
+	board->go = 4;
+	finish(3);
+}
+
+/* ---- coming again ---- */
+
+static void returning_visitor(void)
+{
+	tutti *job;
+
+	for (int i = 0; i < all_or(100, 20) && !mine->complaints; i++) {
+		EXPECT(join_as(TUTTI_NEW_RANK, 1, HANG_MS, 0, &job) == 0);
+		if (mine->err || !take_part(job))
+			return;
+		end_part(job);
+	}
+}
+
+static void test_return(void)
+{
+	begin();
+	start(0, founder);
+	await(0, 1);
+	start(1, returning_visitor);
+	start(2, returning_visitor);
+	await(1, 9);
+	await(2, 9);
+	board->go = 5;
+	finish(3);
+	WANT(board->of[0].rank == 2 * all_or(100, 20), "%d visits", board->of[0].rank);
+}
+
+/* All leave and begin the next job at the same address: each meets the others, and nobody of the job before. */
+enum { AGAIN = 3 };
+
+static void begin_again(void)
+{
+	tutti *job;
+
+	for (int32_t i = 0; i < all_or(300, 40) && !mine->complaints; i++) {
+		int32_t v[2] = { i, -i };
+		EXPECT(join_as(place, AGAIN, HANG_MS / 4, 0, &job) == 0);
+		if (mine->err)
+			return;
+		EXPECT(!mine->late && tutti_size(job) == AGAIN);
+		EXPECT(tutti_allreduce(job, v, v, 2, TUTTI_I32, TUTTI_MAX, NULL) == 0 && v[0] == i && v[1] == -i);
+		tutti_leave(job);
+		mine->stage = i > 0;
+	}
+}
+
+static void test_again(void)
+{
+	begin();
+	for (int i = 0; i < AGAIN; i++)
+		start(i, begin_again);
+	finish(AGAIN);
+}
+
+/* ---- a program that does not know tutti_late ---- */
+
+static void solo(void)
+{
+	char text[4096] = "";
+	int log = memfd_create("stderr", 0), n = 0;
+	tutti *job;
+
+	EXPECT(join_as(TUTTI_NEW_RANK, 1, HANG_MS, 0, &job) == 0);
+	if (mine->err)
+		return;
+	setenv("TUTTI_LOG", "warn", 1);
+	tt_log_read_level();
+	dup2(log, STDERR_FILENO);
+	EXPECT(tutti_barrier(job, NULL) == 0 && tutti_barrier(job, NULL) == 0);
+	tt_log_flush(tt_now());
+	EXPECT(pread(log, text, sizeof text - 1, 0) > 0);
+	for (const char *at = text; (at = strstr(at, "calls a collective in a group of itself alone")); at++)
+		n++;
+	EXPECT(n == 1);
+	tutti_leave(job);
+	close(log);
+}
+
+static void test_solo(void)
+{
+	begin();
+	start(0, founder);
+	await(0, 1);
+	start(1, solo);
+	await(1, 9);
+	board->go = 5;
+	finish(2);
+}
+
+/* ---- a crowd ---- */
+
+static int count_entries(const char *folder)
+{
+	DIR *d = opendir(folder);
+	int n = 0;
+
+	while (d && readdir(d))
+		n++;
+	if (d)
+		closedir(d);
+	return n;
+}
+
+struct use { /* of what a process may leak */
+	int files, threads;
+	size_t bytes;
+};
+
+/* Buffers that wait for their next use do not count. */
+static struct use measure(tutti *job)
+{
+	struct use u = { .files = count_entries("/proc/self/fd"), .threads = count_entries("/proc/self/task") };
+
+#if !TT_ASAN && !TT_TSAN
+	tt_lock(job->job);
+	u.bytes = mallinfo2().uordblks - job->job->scratch.all;
+	tt_unlock(job->job);
+#endif
+	(void)job;
+	return u;
+}
+
+static bool is_quiet(tutti *job)
+{
+	bool quiet = true;
+
+	tt_lock(job->job);
+	for (int i = 1; i < job->job->size; i++)
+		quiet &= tt_member(job->job, i)->state >= TT_LEFT && !tt_member(job->job, i)->untold;
+	quiet &= tt_list_empty(&tt_members(job->job)->links);
+	tt_unlock(job->job);
+	return quiet;
+}
+
+static int crowd_at_a_time(void) { return all_or(64, 16); }
+
+/* It measures when the parent says 1: each number has been used, and nobody is there; and again at 5, after many more
+ * have come and gone. */
+static void founder_of_crowd(void)
+{
+	static uint64_t memory[NUMBERS];
+	struct use before = { 0 }, after;
+	tutti_window *w;
+	tutti *job;
+
+	EXPECT(join_as(0, 1, HANG_MS, crowd_at_a_time(), &job) == 0);
+	if (mine->err)
+		return;
+	EXPECT(tutti_window_open(job, "elastic", memory, sizeof memory, &w) == 0);
+	reach(1);
+	await_go(1);
+	for (int ms = 0; ms < HANG_MS && !is_quiet(job); ms++)
+		sleep_ms(1);
+	before = measure(job);
+	reach(2);
+	await_go(5);
+	for (int ms = 0; ms < HANG_MS && !is_quiet(job); ms++)
+		sleep_ms(1);
+	after = measure(job);
+	EXPECT(is_quiet(job));
+	snprintf(mine->why, sizeof mine->why, "files %d and %d, threads %d and %d, bytes %zu and %zu", before.files,
+	         after.files, before.threads, after.threads, before.bytes, after.bytes);
+	if (after.files > before.files || after.threads > before.threads ||
+	    after.bytes > before.bytes + (size_t)crowd_at_a_time() * BYTES_A_NUMBER)
+		EXPECT(!"what rank 0 uses grows with the newcomers that have gone");
+	mine->rank = (int)memory[0];
+	tutti_window_close(w);
+	tutti_leave(job);
+}
+
+/* A third of them are killed in the job, at any moment. */
+static bool is_victim(int at) { return at % 3 == 0; }
+
+static void crowd_visitor(void)
+{
+	tutti *job;
+
+	EXPECT(join_as(TUTTI_NEW_RANK, 1, HANG_MS, 0, &job) == 0);
+	if (mine->err)
+		return;
+	if (take_part(job))
+		reach(1);
+	if (is_victim(place))
+		sleep_ms(HANG_MS); /* until it is killed */
+	sleep_ms((int)(tt_now() % 64));
+	end_part(job);
+}
+
+/* Processes from `first` on come, `most` at a time, and go. Returns how many are victims. */
+static int run_crowd(int first, int n, int most)
+{
+	int started = first, left = 0, killed = 0;
+
+	for (int ms = 0; (started < first + n || left) && ms < HANG_MS; ms++) {
+		for (; started < first + n && left < most; left++)
+			start(started++, crowd_visitor);
+		for (int i = first; i < started; i++) {
+			int stage = board->of[i].stage;
+			bool strikes = pids[i] && is_victim(i) && stage >= 1;
+			if (!strikes && !(pids[i] && stage == 9))
+				continue;
+			if (strikes) {
+				board->holder[board->of[i].rank] = 0;
+				kill(pids[i], SIGKILL);
+				killed++;
+			}
+			WANT(end_process(i, strikes), "newcomer %d, stage %d: %s", i, stage, board->of[i].complaint);
+			left--;
+		}
+		sleep_ms(1);
+	}
+	for (int i = first; i < first + n; i++)
+		WANT(!board->of[i].complaints && !pids[i], "newcomer %d, stage %d, complains: %s", i,
+		     board->of[i].stage, board->of[i].complaint);
+	return killed;
+}
+
+static void test_crowd(void)
+{
+	int most = crowd_at_a_time(), total = TT_ASAN || TT_TSAN ? all_or(200, 60) : all_or(1000, 120), killed;
+	int first = 3 * most / 2; /* by then each number has been used */
+
+	begin();
+	start(0, founder_of_crowd);
+	await(0, 1);
+	killed = run_crowd(1, first, most);
+	board->go = 1;
+	await(0, 2);
+	killed += run_crowd(1 + first, total - first, most);
+	board->go = 5;
+	finish(1);
+	printf("%d newcomers, %d at a time, %d of them killed: %s\n", total, most, killed, board->of[0].why);
+	WANT(board->of[0].rank == total, "%d of %d newcomers have counted", board->of[0].rank, total);
+}
+
+static CU_TestInfo tests[] = {
+	{ "a port that is taken", test_taken },
+	{ "nobody is there", test_nobody },
+	{ "before the job", test_early },
+	{ "room for two", test_room },
+	{ "a number that is used again", test_stale },
+	{ "coming again", test_return },
+	{ "the next job at the same address", test_again },
+	{ "a group of one", test_solo },
+	{ "a crowd", test_crowd },
+	CU_TEST_INFO_NULL,
+};
+
+int main(int argc, char **argv)
+{
+	static const char *const all[] = { "tcp", "shm,tcp" };
+	CU_SuiteInfo suites[] = { { "elastic", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
+	int err = 0;
+
+	for (size_t i = 0; i < TT_COUNT(all); i++) {
+		printf("TUTTI_TRANSPORTS=%s\n", wires = all[i]);
+		err |= run_suites(suites, argc, argv);
+	}
+	return err;
+}
