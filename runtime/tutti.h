@@ -153,6 +153,9 @@ int tutti_rank(const tutti *);        /* 0 .. size - 1 in this group; of tutti_j
 int tutti_size(const tutti *);        /* ranks of this group; of tutti_job: with how many the job was started */
 int tutti_local_rank(const tutti *);  /* among the job's ranks on this host */
 int tutti_local_size(const tutti *);
+/* Returns the job's name: config.job, TUTTI_JOB, or the launcher's; "": none. Valid until the job is left. NULL of
+ * NULL. */
+const char *tutti_job_name(const tutti *);
 int tutti_late(const tutti *);        /* 1: this rank has joined a job under way; 0 */
 /* Pins the calling thread to the i-th of the cores that are this rank's, and to the first again after the last; with i
  * -1 to all of them. TUTTI_PIN says which cores a rank has. Under "none", and where there are more ranks than cores,
@@ -228,6 +231,7 @@ typedef struct tutti_peer {
 	char why_not[300];   /* the sentence why that is not the first of TUTTI_TRANSPORTS; "": it is */
 	double alive_s;      /* seconds since it joined, by both hosts' clocks; 0: not known, or it is gone */
 	tutti_what state;    /* JOINED: it is there, as far as is known */
+	int local;           /* 1: it runs on this host; 0: on another host; -1: not known yet */
 	uint64_t reserved[4];
 } tutti_peer;
 /* Gives what this rank knows of another rank of the group, of its present life. Connects to nobody. -EINVAL: no such
@@ -266,6 +270,9 @@ int tutti_window_open(tutti *, const char *name, void *base, size_t bytes, tutti
  * what this rank has started there has ended, and no other rank puts or gets there any more; evicts a rank that does
  * not stop. */
 void tutti_window_close(tutti_window *);
+/* Gives the length of a rank's window in *bytes. Blocks as a put does until that rank has opened the window; of this
+ * rank's own window it does not block. -ENOENT, -ESTALE; *bytes is then left alone. */
+int tutti_window_bytes(tutti_window *, int rank, size_t *bytes);
 /* Returns that rank's bytes as a plain pointer, until the window is closed here or there: in shared memory, of memory
  * of tutti_alloc, after a first put or get. Else NULL. */
 void *tutti_window_map(tutti_window *, int rank);
@@ -293,6 +300,10 @@ int tutti_wait_notify(tutti_window *, int rank, int slot, uint64_t count, int ti
 /* Returns 0, the operation's error, or -EINPROGRESS: it has not ended, and op and memory stay the library's. */
 int tutti_wait(tutti_op *, int timeout_ms);
 int tutti_test(tutti_op *); /* as tutti_wait with 0 */
+/* Returns what tutti_test would, and changes nothing: for a thread that reports an operation which another thread waits
+ * for. text gets the error's sentence, cut to `room` bytes with its end; "" if there is no error. tutti_why() stays as
+ * it was. Does not block. */
+int tutti_op_why(tutti_op *, char *text, size_t room);
 /* Gives the operation up. Afterwards nobody reads or writes its memory, which is the caller's and may be freed. Nobody
  * is evicted, but for a rank that holds memory as above. A collective ends on all ranks that have not finished it,
  * there with -ECONNABORTED, and the group goes on. A put or a push that was under way may have happened, in part or
@@ -614,6 +625,20 @@ typedef struct tutti_consistency {
 	int backup;              /* BSP: workers that a round does not wait for; else 0 */
 	uint64_t reserved[4];
 } tutti_consistency;
+/* The values that a table begins with, instead of 0: element j of row (or key) r is a function of seed, r and j alone.
+ * Any number of servers makes the same values, and so does a server that is started again. The bits are the same on all
+ * processors, where the thread that opens the table rounds to nearest; values are computed in f64, then rounded to f32,
+ * from there to f16 or bf16. Random numbers: Philox4x32-10, Salmon et al., SC 2011; normal ones by Box-Muller. */
+typedef enum tutti_init_kind { TUTTI_INIT_ZERO, TUTTI_INIT_UNIFORM, TUTTI_INIT_NORMAL } tutti_init_kind;
+typedef struct tutti_init { /* from one of the functions below; zeroed: ZERO */
+	tutti_init_kind kind;
+	double a, b;             /* UNIFORM: from a to b, finite, a <= b; the type's rounding may give b itself */
+	double sigma;            /* NORMAL: the standard deviation, from 0 up; the mean is 0 */
+	uint64_t seed;
+	uint64_t reserved[4];
+} tutti_init;
+tutti_init tutti_init_uniform(double a, double b, uint64_t seed);
+tutti_init tutti_init_normal(double sigma, uint64_t seed);
 typedef struct tutti_table_config { /* the same on all ranks */
 	tutti_type type;
 	uint64_t count;          /* rows, from 1 up; some servers have none where there are fewer rows than servers. An
@@ -635,12 +660,14 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	                          * alone */
 	const char *load;        /* this rank's alone. A folder: as a server this rank begins with what the last save
 	                          * there has for its range, before anybody can use it: for a server that was started
-	                          * again. Where there is no save yet, as at the first start, -ENOENT. NULL: with 0 */
+	                          * again. Where there is no save yet, as at the first start, -ENOENT. NULL: with
+	                          * `init` */
+	tutti_init init;         /* the values at first; not for integers. For rules they count as assigned */
 	uint64_t reserved[8];
 } tutti_table_config;
 enum {
-	/* Values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0 until it is first pushed to; it
-	 * lives on server (key mod servers) of the list. Not with SNAPSHOTS, FRESH or CUT_MULTIVERSO. */
+	/* Values under 64-bit keys instead of rows 0 .. count - 1. A key's values are those of `init` until it is first
+	 * pushed to; it lives on server (key mod servers) of the list. Not with SNAPSHOTS, FRESH or CUT_MULTIVERSO. */
 	TUTTI_TABLE_KEYS = 1,
 	/* Servers keep versions for tutti_table_snapshot. Of rows. */
 	TUTTI_TABLE_SNAPSHOTS = 2,
@@ -668,9 +695,9 @@ tutti_table_config tutti_table_rows(tutti_type, uint64_t rows, uint64_t row, tut
 tutti_table_config tutti_table_keys(tutti_type, uint64_t row, tutti_updater);
 /* Opens a table under a name of 1 to 160 bytes. The config's ranks are the group's. The name is the job's, but groups
  * that share no rank may each have a table of one name. A rank that has joined late opens a table with tutti_job, and
- * with the lists that the others have, as ranks of the job. Values begin at 0. Blocks until all servers have opened it,
- * too. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here; -ENOENT: a server has
- * not opened it within the group's timeout. */
+ * with the lists that the others have, as ranks of the job. Values begin with config.init. Blocks until all servers
+ * have opened it, too. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here;
+ * -ENOENT: a server has not opened it within the group's timeout. */
 int tutti_table_open(tutti *, const char *name, const tutti_table_config *, tutti_table **);
 /* Ends this rank's part. A server's range is gone, and others get -ESTALE: a barrier before it, and one before the name
  * is used again. NULL is allowed. Blocks until this rank's own calls, and saves and loads of other threads, have
@@ -704,13 +731,17 @@ int tutti_table_snapshot(tutti_table *, void *values, tutti_versions *, tutti_op
 
 /* Of n rows, or keys, alone. rows: n numbers or keys; deltas, values: n x row elements; all are read until the end. n
  * may be 0. A row that is listed twice is pushed to twice, in the order of the list; a key that nobody has pushed to
- * has zeros. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round closes
- * (of keys, and with FRESH, over those that were pushed to in the round), and a list is pulled of one version of all
- * servers, by other ranks than workers too.
+ * has the values of init. A push of rows advances the worker's clock on every server, including servers without a
+ * listed row. In BSP the rule runs over all rows when a round closes (of keys, and with FRESH, over those that were
+ * pushed to in the round), and a list is pulled of one version of all servers, by other ranks than workers too.
  * -EINVAL: also a number that is no row; -EAGAIN: as of a snapshot, of a rank that rounds do not wait for. */
 int tutti_table_push_rows(tutti_table *, const uint64_t *rows, size_t n, const void *deltas, const tutti_update *,
                           tutti_op *);
 int tutti_table_pull_rows(tutti_table *, const uint64_t *rows, size_t n, void *values, tutti_op *);
+/* Sets n rows, or the values under n keys, past the rule; the state stays as of tutti_table_assign. Of a row that is
+ * listed twice the last values stay. Counts for no clock: any rank may call it. In BSP the values are in the newest
+ * version at once: call it where no worker pushes or pulls, with a barrier before and after. */
+int tutti_table_assign_rows(tutti_table *, const uint64_t *rows, size_t n, const void *values, tutti_op *);
 /* Pulls the rows that were pushed to since this worker last pulled them, by whichever pull; all of them, if it has
  * opened the table since. rows (room numbers) gets which, in growing order for each server, values (room x row
  * elements) their values, *n how many, at most `room`; the others stay fresh, for the next call. After a pull that has
@@ -728,6 +759,9 @@ typedef struct tutti_table_info {
 	uint64_t clock;          /* the lowest of its servers', as last heard: of SSP and BSP, else 0 */
 	uint64_t dropped, broken; /* of this rank's shard: pushes that came too late for their round; that ended in the
 	                           * middle, with their worker */
+	tutti_type type;         /* these four as the config has them */
+	tutti_update_rule rule;
+	uint64_t count, row;
 	uint64_t reserved[4];
 } tutti_table_info;
 int tutti_table_look(tutti_table *, tutti_table_info *); /* does not block */
@@ -1228,6 +1262,8 @@ int tutti_queue_end(tutti_queue *, int timeout_ms);
  * it. */
 const char *tutti_why(void);
 const char *tutti_version(void); /* "0.1.0" */
+/* Returns the name of an error, "ETIMEDOUT" of -ETIMEDOUT or ETIMEDOUT; NULL: no error that Tutti returns. */
+const char *tutti_error_name(int err);
 /* Returns the TUTTI_ABI of the library that runs. A program or a binding that loads the library by itself compares it
  * with the TUTTI_ABI that it was written for, and goes on only if they are equal. */
 int tutti_abi(void);

@@ -18,6 +18,7 @@ static void leave_job(struct tt_job *);
 
 const char *tutti_version(void) { return TT_VERSION; }
 const char *tutti_why(void) { return tt_why(); }
+const char *tutti_job_name(const tutti *group) { return group ? tt_members(group->job)->name : NULL; }
 int tutti_rank(const tutti *group) { return group ? group->me : tt_refuse_job(NULL); }
 int tutti_size(const tutti *group) { return group ? group->n : tt_refuse_job(NULL); }
 int tutti_local_rank(const tutti *group) { return group ? group->job->local_rank : tt_refuse_job(NULL); }

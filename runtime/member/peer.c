@@ -23,7 +23,10 @@ static void describe(const struct tt_member *m, tutti_peer *p)
 	const struct tt_net *over = tt_member_talks_over(m);
 	char text[96];
 
+	uint64_t here = tt_member(m->job, m->job->rank)->host;
+
 	*p = (tutti_peer){ .rank = m->rank, .state = state_of(m) };
+	p->local = self || (m->host && m->host == here) ? 1 : m->host ? 0 : -1;
 	if (tt_address_find(m->addr, "host", text))
 		snprintf(p->host, sizeof p->host, "%s", text + strlen("host:"));
 	if (tt_address_find(m->addr, "tcp", text))

@@ -379,6 +379,30 @@ int tutti_test(tutti_op *op)
 	return err;
 }
 
+int tutti_op_why(tutti_op *op, char *text, size_t room)
+{
+	struct tt_operation *r = (struct tt_operation *)op;
+	struct tt_sentence last = tt_last_sentence();
+	struct tt_job *job;
+	int err = !text && room ? tt_refuse_null("text") : find_job(op, &job);
+
+	if (err)
+		return err;
+	if (room)
+		*text = 0;
+	if (!job)
+		return 0;
+	tt_lock(job);
+	err = r->ended ? r->err : -EINPROGRESS;
+	if (r->ended && r->err)
+		explain(r);
+	tt_unlock(job);
+	if (err && err != -EINPROGRESS)
+		snprintf(text, room, "%s", tt_why());
+	tt_remember(last.text);
+	return err;
+}
+
 int tt_operation_cancel(struct tt_operation *r)
 {
 	if (!r->given_up)

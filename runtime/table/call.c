@@ -702,7 +702,8 @@ static bool counts_anyway(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
-	return p->call->delta && p->call->list && t->source[p->server].as.mode != TUTTI_ASYNC &&
+	return p->call->delta && !(p->call->flags & TT_PUSH_ASSIGN) && p->call->list &&
+	       t->source[p->server].as.mode != TUTTI_ASYNC &&
 	       tt_table_has_any(t, p->server);
 }
 

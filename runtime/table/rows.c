@@ -126,7 +126,7 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 		tt_call_look_at(p);
 		return true;
 	}
-	tt_table_pack(t, gather(p, &s, bytes + names), count, t->limit, &e);
+	tt_table_pack(t, gather(p, &s, bytes + names), count, p->call->flags & TT_PUSH_ASSIGN ? 0 : t->limit, &e);
 	struct tt_pack h = tt_pack(bytes, names);
 	tt_call_put_head(&h, TT_PUSH_ROWS, p, flags | (e.copy ? TT_SPARSE : 0));
 	put_shape(&h, &s);
@@ -441,6 +441,21 @@ int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const 
 	    (err = tt_update_check(&t->updater, options)) ||
 	    (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
 		return err;
+	c->list->rows = rows;
+	deal_out(c, n);
+	return tt_call_start(c, what, op);
+}
+
+int tutti_table_assign_rows(tutti_table *t, const uint64_t *rows, size_t n, const void *values, tutti_op *op)
+{
+	static const char what[] = "table assign of rows";
+	int err = tt_operation_may_begin(tt_job_of(t), op);
+	struct tt_table_call *c;
+
+	if (err || (err = check_list(t, what, rows, n, values)) ||
+	    (err = tt_rows_call(t, what, &of_rows, values ? values : "", NULL, NULL, n, &c)))
+		return err;
+	c->flags |= TT_PUSH_ASSIGN;
 	c->list->rows = rows;
 	deal_out(c, n);
 	return tt_call_start(c, what, op);

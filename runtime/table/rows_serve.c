@@ -43,6 +43,16 @@ static uint64_t row_in(const struct tt_rows *r, uint32_t i)
 	return tt_get64(&p);
 }
 
+static int add_key(struct tutti_table *t, uint64_t key, uint64_t *place)
+{
+	uint64_t known = tt_keys_count(t->shard.keys);
+	int err = tt_keys_add(t->shard.keys, key, place);
+
+	if (!err && *place >= known)
+		tt_init_key(t, key, *place);
+	return err;
+}
+
 /* A push gives new keys a place; for a pull they have none, TT_NO_KEY. */
 static int find_keys(struct tutti_table *t, const struct tt_rows *r, bool to_push, uint64_t *places)
 {
@@ -57,7 +67,7 @@ static int find_keys(struct tutti_table *t, const struct tt_rows *r, bool to_pus
 		if (tt_shards_of_key(key, t->servers) != t->mine)
 			err = -ERANGE;
 		else if (to_push)
-			err = tt_keys_add(s->keys, key, &places[i]);
+			err = add_key(t, key, &places[i]);
 		else
 			places[i] = tt_keys_find(s->keys, key);
 	}
@@ -131,12 +141,37 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 	return err;
 }
 
+/* Rounds that have closed are applied first. New keys have their place at once, not when a round closes. */
+static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	const struct sparse *s = arg;
+	const struct tt_rows *r = s->rows;
+	size_t len = r->count * t->width;
+	int err;
+
+	(void)p;
+	if (tt_shard_in_rounds(t))
+		tt_version_settle(t);
+	if ((err = find_places(t, r, true, s->places)))
+		return err;
+	for (uint32_t i = 0; i < r->n; i++) {
+		size_t at = (size_t)(s->places[i] * t->row + r->at);
+		char *w = t->shard.values + at * t->width;
+		tt_version_touch(t, at, r->count);
+		memcpy(w, s->deltas + i * len, len);
+		tt_updater_assigned(t->shard.updater, -1, w, at, r->count);
+	}
+	if (t->shard.fresh && r->n)
+		tt_changed_rows_pushed(t->shard.fresh, worker, s->places, r->n);
+	return 0;
+}
+
 int tt_table_apply_rows(struct tutti_table *t, int worker, unsigned flags, const tutti_update *o,
                         const struct tt_rows *r, const void *deltas)
 {
 	size_t bytes = r->n * sizeof(uint64_t);
 	struct sparse s = { r, deltas, tt_scratch_take(&t->job->scratch, bytes) };
-	int err = s.places ? tt_table_take(t, worker, flags, o, apply, &s) :
+	int err = s.places ? tt_table_take(t, worker, flags, o, flags & TT_PUSH_ASSIGN ? assign : apply, &s) :
 	                     tt_table_refuse(t, worker, flags, o, -ENOMEM);
 
 	tt_scratch_give(&t->job->scratch, s.places, bytes);
@@ -158,7 +193,7 @@ static void read_places(const struct tutti_table *t, const char *from, const str
 
 	for (uint32_t i = 0; i < n; i++, values += len)
 		if (places[i] == TT_NO_KEY)
-			memset(values, 0, len);
+			tt_init_row(t, row_in(r, i), r->at, r->count, values);
 		else
 			memcpy(values, from + (size_t)(places[i] * t->row + r->at) * t->width, len);
 }
@@ -265,7 +300,6 @@ void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 	if (!p->bad && tt_shard_wait(from, t, TT_PUSH_ROWS, q.flags & TT_PUSH_FIRST, &message))
 		return;
 	get_shape(p, &r);
-	p->bad |= (q.flags & TT_PUSH_ASSIGN) != 0;
 	if (q.flags & TT_PUSH_OPTIONS)
 		tt_table_get_options(p, &options);
 	if (t)

@@ -89,6 +89,7 @@ int tt_table_serve(struct tutti_table *t)
 	if ((err = tt_updater_open(&t->updater, t->type, count, s->workers, &s->updater)) || (err = open_fresh(t)) ||
 	    (err = tt_rounds_open(&t->as, m->launched, &s->rounds)) || (err = tt_version_open(t)))
 		return err;
+	tt_init_shard(t);
 	((struct tt_shard_head *)s->memory)->print = t->print;
 	return 0;
 }

@@ -95,7 +95,8 @@ static int check_config(const tutti *at, const char *name, const tutti_table_con
 		return tt_fail(-EINVAL, "table \"%s\": versions every %d ms or %llu pushes: 0 or more, and with "
 		               "TUTTI_TABLE_SNAPSHOTS only", name, c->publish_ms,
 		               (unsigned long long)c->publish_pushes);
-	if ((err = check_ranks(at, name, "server", c->server, c->servers)) || (err = check_flags(name, c)))
+	if ((err = check_ranks(at, name, "server", c->server, c->servers)) || (err = check_flags(name, c)) ||
+	    (err = tt_init_check(name, &c->init, c->type)))
 		return err;
 	return check_ranks(at, name, "worker", c->worker, c->workers);
 }
@@ -127,13 +128,16 @@ static uint64_t print_of(const struct tutti_table *t)
 		1, (uint64_t)t->type, t->count, (uint64_t)t->updater.rule, t->updater.flags,
 		(uint64_t)t->updater.own_states, (uint64_t)t->as.mode, (uint64_t)t->as.staleness,
 		(uint64_t)t->as.backup, (uint64_t)t->workers, (uint64_t)t->servers, t->flags, t->row, t->limit,
+		(uint64_t)t->init.kind, t->init.seed,
 	};
+	const double init[] = { t->init.a, t->init.b, t->init.sigma };
 	uint8_t defaults[128];
 	struct tt_pack p = tt_pack(defaults, sizeof defaults);
 
 	tt_table_put_options(&p, &t->updater.defaults);
 	tt_sum_begin(&sum);
 	tt_sum_add(&sum, numbers, sizeof numbers);
+	tt_sum_add(&sum, init, sizeof init);
 	tt_sum_add(&sum, defaults, (size_t)(p.at - defaults));
 	tt_sum_add(&sum, t->server, (size_t)t->servers * sizeof *t->server);
 	tt_sum_add(&sum, t->worker, (size_t)t->workers * sizeof *t->worker);
@@ -173,6 +177,7 @@ static struct tutti_table *new_table(const tutti *at, const char *name, const tu
 	t->row = c->row;
 	t->limit = tt_filter_limit(c->type, c->clip);
 	t->updater = c->updater;
+	t->init = c->init;
 	t->timeout = tt_group_timeout(at);
 	t->servers = c->servers ? c->servers : at->n;
 	t->server = calloc((size_t)t->servers, sizeof *t->server);
@@ -382,6 +387,7 @@ int tutti_table_look(tutti_table *t, tutti_table_info *info)
 		.servers = t->servers, .workers = t->workers ? t->workers : job->size,
 		.server = t->mine, .worker = t->workers ? index_of(t->worker, t->workers, job->rank) : job->rank,
 		.clock = lowest_clock(t),
+		.type = t->type, .rule = t->updater.rule, .count = t->count, .row = t->row,
 	};
 	if (t->shard.rounds) {
 		struct tt_rounds_counts counts = tt_rounds_counts(t->shard.rounds);

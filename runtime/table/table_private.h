@@ -188,6 +188,7 @@ struct tutti_table {
 	uint64_t count, row, print;  /* rows, elements of each, the checksum */
 	uint64_t limit;              /* of the filter */
 	tutti_updater updater;
+	tutti_init init;
 	tutti_consistency as;        /* at opening */
 	uint32_t changes;            /* how often this rank has asked for another consistency */
 	bool change_stands;          /* the last wait for it was interrupted, and the request stands: for ... */
@@ -398,6 +399,13 @@ int tt_table_can_be(tutti_update_rule, unsigned flags, const tutti_consistency *
 bool tt_table_has_worker(const struct tutti_table *, int rank);
 void tt_table_inbox_name(char *room, size_t size, int worker); /* of the window with a worker's slots, at each server */
 
+/* init.c: the values at first */
+int tt_init_check(const char *name, const tutti_init *, tutti_type);
+void tt_init_shard(struct tutti_table *); /* of rows: all of them */
+void tt_init_key(struct tutti_table *, uint64_t key, uint64_t place); /* of a key that is new */
+/* Elements first .. first + count of a row, or of the values under a key. */
+void tt_init_row(const struct tutti_table *, uint64_t row, uint64_t first, uint64_t count, void *to);
+
 /* join.c */
 int tt_table_make_inboxes(struct tutti_table *); /* for the slots of its workers. Without the lock */
 void tt_table_free_inbox(struct tt_table_peer *); /* likewise. Its window is closed */
@@ -485,6 +493,7 @@ void tt_version_round(struct tutti_table *);   /* a round has closed */
 /* Keeps this version, or a newer one, for some seconds or until it is let go. Returns which. */
 uint64_t tt_version_keep(struct tutti_table *, int rank, uint32_t call, uint64_t version);
 void tt_version_let_go(struct tutti_table *, int rank, uint32_t call);
+void tt_version_init(struct tutti_table *); /* version 0 has the values as they are */
 int tt_version_switch(struct tutti_table *, const tutti_consistency *, uint64_t clock); /* goes on from that clock */
 void tt_version_skip(struct tutti_table *);    /* the clock rose without a push: the values are this version, too */
 bool tt_version_is_begun(const struct tutti_table *); /* is an old version being overwritten? */

@@ -79,6 +79,23 @@ int tt_version_open(struct tutti_table *t)
 	return s->sum ? 0 : tt_fail(-ENOMEM, "no memory for the rounds of the table \"%s\"", t->name);
 }
 
+/* A change of the values outside of a round is about to come, or has come. */
+static void expect_all_to_differ(struct tt_shard *s)
+{
+	if (s->differ)
+		tt_dirty_rows_add(s->differ, 0, NULL, 0);
+}
+
+void tt_version_init(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+
+	expect_all_to_differ(s);
+	if (copies(t))
+		memcpy(s->memory + TT_SHARD_HEAD + tt_table_copy(t, t->mine), s->values,
+		       (size_t)count_of(t) * t->width);
+}
+
 void tt_version_close(struct tt_shard *s)
 {
 	tt_updater_close(s->adder);
@@ -102,13 +119,6 @@ int tt_version_grow(struct tutti_table *t, uint64_t room)
 	s->sum = sum;
 	s->sum_room = room;
 	return 0;
-}
-
-/* A change of the values outside of a round is about to come, or has come. */
-static void expect_all_to_differ(struct tt_shard *s)
-{
-	if (s->differ)
-		tt_dirty_rows_add(s->differ, 0, NULL, 0);
 }
 
 static void forget_keys(struct tutti_table *t)

@@ -265,6 +265,10 @@ static void post_operation(struct tt_operation *q, struct remote *r)
 		tt_operation_end(q, -ERANGE);
 		return;
 	}
+	if (!q->post.op.len && !(q->post.op.flags & TT_NOTIFY)) { /* a window of no bytes has no key */
+		tt_operation_end(q, 0);
+		return;
+	}
 	tt_post(tt_member(q->job, q->rank), &q->post);
 }
 
@@ -1017,6 +1021,25 @@ int tutti_put_notify(tutti_window *w, int rank, size_t offset, const void *src, 
 	if (slot < 0)
 		return tt_fail(-EINVAL, "put with notify: slot %d must be from 0 to %d", slot, TT_SLOTS - 1);
 	return start(w, &c, op);
+}
+
+int tutti_window_bytes(tutti_window *w, int rank, size_t *bytes)
+{
+	struct tt_job *job = tt_job_of(w);
+	int err = tt_usable(job), at = rank;
+
+	if (err || (err = tt_given(bytes, "tutti_window_bytes: bytes")) || (err = translate(w, "window bytes", &at)))
+		return err;
+	if (at == job->rank) {
+		*bytes = w->bytes;
+		return 0;
+	}
+	if ((err = tt_window_get(w, "window bytes", rank, 0, NULL, 0, NULL)))
+		return err;
+	tt_lock(job);
+	*bytes = (size_t)w->remotes[at].key.len;
+	tt_unlock(job);
+	return 0;
 }
 
 void *tutti_window_map(tutti_window *w, int rank)

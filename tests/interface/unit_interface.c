@@ -4,6 +4,8 @@
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
 #include "tests/harness/with.h"
+#include <limits.h>
+#include <math.h>
 
 static void on_wires(int size, void (*program)(tutti *))
 {
@@ -139,10 +141,91 @@ static void test_defaults(void)
 
 static void test_abi(void) { CU_ASSERT(tutti_abi() == TUTTI_ABI && TUTTI_ABI > 0); }
 
+/* ---- looking up ---- */
+
+static void look_up(tutti *job)
+{
+	tutti_table_config c = tutti_table_keys(TUTTI_F64, 7, tutti_adam(0.1));
+	char memory[64];
+	int me = tutti_rank(job), n = tutti_size(job);
+	tutti_table_info info;
+	tutti_window *w;
+	tutti_peer peer;
+	tutti_table *t;
+	size_t bytes = 1;
+
+	CHECK(tutti_window_open(job, "w", memory, (size_t)me * 16, &w) == 0);
+	for (int i = 0; i < n; i++)
+		CHECK(tutti_window_bytes(w, i, &bytes) == 0 && bytes == (size_t)i * 16);
+	CHECK(tutti_window_bytes(w, n, &bytes) == -EINVAL && tutti_window_bytes(w, 0, NULL) == -EINVAL);
+	CHECK(tutti_window_bytes(NULL, 0, &bytes) == -EINVAL && bytes == (size_t)(n - 1) * 16);
+	c.count = 100;
+	CHECK(tutti_table_open(job, "t", &c, &t) == 0 && tutti_table_look(t, &info) == 0);
+	CHECK(info.type == TUTTI_F64 && info.rule == TUTTI_UPDATE_ADAM && info.count == 100 && info.row == 7);
+	for (int i = 0; i < n; i++) {
+		bool here = !tt_world || i % 2 == me % 2; /* two hosts */
+		CHECK(tutti_group_peer(job, i, &peer) == 0 && peer.local == here);
+	}
+	CHECK(!strcmp(tutti_job_name(job), "") && !tutti_job_name(NULL));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	tutti_window_close(w);
+}
+
+static void test_look_up(void)
+{
+	struct ranks run = { .wire = "sim", .size = 3, .hosts = 2, .program = look_up };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	run.hosts = 0;
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
+/* The sentence of an operation, for a thread that does not wait for it. */
+static void ask_why(tutti *job)
+{
+	char memory[8], got[8], text[200] = "x", cut[6];
+	tutti_op idle = { 0 }, op = { 0 };
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", memory, sizeof memory, &w) == 0);
+	CHECK(tutti_op_why(&idle, text, sizeof text) == 0 && !*text);
+	CHECK(tutti_get(w, 1 - tutti_rank(job), 4, got, 8, &op) == 0);
+	while (tutti_op_why(&op, text, sizeof text) == -EINPROGRESS) {
+		CHECK(!*text);
+		tutti_wait(&op, 1);
+	}
+	tt_remember("mine");
+	CHECK(tutti_op_why(&op, text, sizeof text) == -ERANGE && strstr(text, "outside the window"));
+	CHECK(tutti_op_why(&op, cut, sizeof cut) == -ERANGE && !strncmp(cut, text, 5) && !cut[5]);
+	CHECK(!strcmp(tutti_why(), "mine"));
+	CHECK(tutti_op_why(&op, NULL, 0) == -ERANGE && tutti_op_why(&op, NULL, 4) == -EINVAL);
+	CHECK(tutti_op_why(NULL, text, sizeof text) == -EINVAL);
+	CHECK(tutti_test(&op) == -ERANGE && why_has("outside the window"));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_op_why(void) { on_wires(2, ask_why); }
+
+static void test_error_names(void)
+{
+	CU_ASSERT_STRING_EQUAL(tutti_error_name(-ETIMEDOUT), "ETIMEDOUT");
+	CU_ASSERT_STRING_EQUAL(tutti_error_name(ESTALE), "ESTALE");
+	CU_ASSERT_STRING_EQUAL(tutti_error_name(-EAGAIN), "EAGAIN");
+	CU_ASSERT(!tutti_error_name(0) && !tutti_error_name(-100000) && !tutti_error_name(INT_MIN));
+}
+
+static CU_TestInfo look_tests[] = { { "look up", test_look_up },
+	                            { "why", test_op_why },
+	                            { "error names", test_error_names },
+	                            CU_TEST_INFO_NULL };
 static CU_TestInfo growth_tests[] = { { "words", test_words },
 	                              { "defaults", test_defaults },
 	                              { "abi", test_abi },
 	                              CU_TEST_INFO_NULL };
-static CU_SuiteInfo suites[] = { { "growth", NULL, NULL, NULL, NULL, growth_tests }, CU_SUITE_INFO_NULL };
+static CU_SuiteInfo suites[] = { { "growth", NULL, NULL, NULL, NULL, growth_tests },
+	                         { "looking", NULL, NULL, NULL, NULL, look_tests },
+	                         CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
