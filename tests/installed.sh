@@ -134,6 +134,15 @@ if [ -e "$libdir/libtutti.so" ]; then
 	echo "exported: $(wc -l < "$work/names") names"
 fi
 
+# The bare declarations are where pkg-config says, and are those of the header that is installed.
+cdef=$(pkg-config --variable=declarations tutti)
+[ -f "$cdef" ] || cdef=$dest$cdef # not every pkg-config puts the sysroot before a variable
+if [ -f "$cdef" ]; then
+	grep -q '^int tutti_join(const tutti_config \*, tutti \*\*job);$' "$cdef" || fail "$cdef does not declare tutti_join"
+else
+	fail "no bare declarations at \"$cdef\""
+fi
+
 program=$(find "$dest" -type f -name tutti -perm -100)
 if [ -n "$program" ]; then
 	"$program" --version > "$work/said" 2>&1 || fail "tutti --version: $(cat "$work/said")"

@@ -83,7 +83,9 @@ static int call(struct part *p, unsigned what, tutti_op *op)
 
 	twice.scale = 2;
 	switch (what % 8) {
-	case 0: return tutti_table_push_rows(p->rows, p->list, N, p->values, NULL, op);
+	case 0:
+		return what & 32 ? tutti_table_assign_rows(p->rows, p->list, N, p->values, op)
+		                 : tutti_table_push_rows(p->rows, p->list, N, p->values, NULL, op);
 	case 1:
 		return what & 32 ? tutti_table_refresh_rows(p->rows, p->list, N, p->values, &n[tutti_rank(p->job)], op)
 		                 : tutti_table_pull_rows(p->rows, p->list, N, p->values, op);
@@ -93,7 +95,9 @@ static int call(struct part *p, unsigned what, tutti_op *op)
 	case 3: return tutti_table_push(p->rows, p->values, &twice, op);
 	case 4: return tutti_table_pull(p->rows, p->values, op);
 	case 5: return tutti_table_push_pull(p->rows, p->values, NULL, p->values, op);
-	case 6: return tutti_table_push_rows(p->keys, p->list, N, p->values, NULL, op);
+	case 6:
+		return what & 32 ? tutti_table_assign_rows(p->keys, p->list, N, p->values, op)
+		                 : tutti_table_push_rows(p->keys, p->list, N, p->values, NULL, op);
 	default: return tutti_table_pull_rows(p->keys, p->list, N, p->values, op);
 	}
 }

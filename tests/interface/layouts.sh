@@ -24,6 +24,13 @@ broken_lines() { # record, list
 
 abi_of() { sed -n 's/^TUTTI_ABI = //p' "$1"; }
 
+# Structs that cannot grow. tutti_op is opaque; lists of tensors are arrays, and tutti_tensor stays as it is.
+lacking() { # list
+	awk '/^tutti_[a-z_0-9]*, / { if (name != "" && last != "reserved") print name; name = $1; sub(",", "", name) }
+	     /^tutti_[a-z_0-9]*\.[a-z]/ { last = $1; sub(/.*\./, "", last) }
+	     END { if (last != "reserved") print name }' "$1" | grep -vxE 'tutti_op|tutti_tensor'
+}
+
 self_test() {
 	h=$source_tree/runtime/tutti.h
 	sed 's/^\tconst char \*node; /\tuint64_t node; int more; /' "$h" > "$scratch/bad.h"
@@ -36,6 +43,9 @@ self_test() {
 	sed 's/^int tutti_join(const tutti_config \*,/int tutti_join(int,/' "$h" > "$scratch/bad.h"
 	list_layouts "$scratch/bad.h" "$scratch/bad" && broken_lines "$record" "$scratch/bad" | grep -q tutti_join ||
 		{ echo "layouts.sh does not see another argument of tutti_join"; return 1; }
+	sed '/^typedef struct tutti_peer /,/^}/ { /reserved/d; }' "$h" > "$scratch/bad.h"
+	list_layouts "$scratch/bad.h" "$scratch/bad" && [ "$(lacking "$scratch/bad")" = tutti_peer ] ||
+		{ echo "layouts.sh does not see a struct that cannot grow"; return 1; }
 }
 
 list_layouts "$source_tree/runtime/tutti.h" "$scratch/now" || { echo "tutti.h cannot be listed"; exit 1; }
@@ -46,6 +56,7 @@ fi
 grep -q '^tutti_config.boot at 48, 8 bytes' "$scratch/now" ||
 	{ echo "SKIPPED: the record is of 64-bit pointers, and this machine has others"; exit 77; }
 self_test || exit 1
+lacking "$scratch/now" | sed 's/$/ does not end with reserved words: uint64_t reserved[4];/' | grep . && exit 1
 diff "$record" "$scratch/now" > "$scratch/differences" && exit
 echo "tutti.h differs from the record tests/interface/layouts.txt (< the record, > tutti.h):"
 cat "$scratch/differences"
