@@ -19,6 +19,7 @@
  *   -ESTALE        a window or table that its owner has closed; a group that was shrunk or grown
  *   -EHOSTDOWN     too few ranks of a group are left
  *   -ERANGE        bytes outside a window
+ *   -EMSGSIZE      a message is longer than the memory of its receive
  *   -EEXIST        a window or table of that name is open
  *   -EMFILE        too many windows, groups or files are open
  *   -ENOMEM        no memory
@@ -394,6 +395,40 @@ int tutti_alltoall(tutti *, const void *in, size_t bytes, void *out, tutti_op *)
 int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size_t in_at[], void *out,
                     const size_t out_bytes[], const size_t out_at[], tutti_op *);
 
+/* ---- messages ----
+ *
+ * A message goes from one rank to another, with a tag. Messages of one sender with one tag in one group arrive in the
+ * order of the sends, and receives take them in the order of the calls. What has arrived before its sender died is
+ * received first. tutti_job names all ranks of the job, also those that join late, and goes on when the job's first
+ * group is shrunk or grown. In another group that was shrunk or grown, all sends and receives end with -ESTALE.
+ *
+ * A short message, of up to 16 KiB, is sent at once, as long as the receiver has received all but 1 MiB of what this
+ * rank has sent there (each message counts 64 bytes more). All other messages are announced, and the receiver reads
+ * the bytes from the sender's memory once a receive matches. A rank has at most 256 announcements at each receiver;
+ * further messages wait at the sender. */
+
+typedef struct tutti_message { /* a message that has arrived */
+	int rank;             /* the sender's, in the group of the call */
+	int tag;
+	size_t bytes;
+	uint64_t reserved[4]; /* 0 */
+} tutti_message;
+
+/* Sends a message to a rank of the group, which may be this rank. tag: from 0 up. memory: `bytes` bytes, 0 too. The
+ * memory is the caller's again when the operation has ended. Blocks until a short message is on its way, or until the
+ * receiver has read the bytes. tutti_cancel takes back a message that no receive has matched. -ETIMEDOUT: the rank
+ * lives and has not received the message within TUTTI_TIMEOUT, or the group's timeout; the message never arrives.
+ * -ECONNRESET, -ENOTCONN: the rank is gone or has left; a short message may be lost without an error. */
+int tutti_send(tutti *, int rank, int tag, const void *memory, size_t bytes, tutti_op *);
+/* Receives the next message with this tag from a rank of the group; with rank -1 the first one to arrive from any rank.
+ * memory: room for `bytes` bytes; the message may be shorter. info: gets the sender, the tag and the length; belongs to
+ * the library until the operation has ended; NULL is allowed. Blocks until a message is there: -ETIMEDOUT after
+ * TUTTI_TIMEOUT, or the group's timeout. -EMSGSIZE: the message is longer than the memory; *info has its length, and
+ * the message stays for the next receive that matches. So a receive of 0 bytes asks for the length of the next message.
+ * -ECONNRESET, -ENOTCONN: the rank is gone or has left, and no message of the rank is left; with -1, in a group other
+ * than the job's handle: all other ranks. -EINVAL: no such rank, a negative tag. */
+int tutti_recv(tutti *, int rank, int tag, void *memory, size_t bytes, tutti_message *info, tutti_op *);
+
 /* ---- stats ----
  *
  * Counters of this rank's work so far. An operation is timed from the call to its end, in microseconds; the times of
@@ -425,6 +460,7 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 	 * them, as they came together with other frames (tcp) or their memory was not registered (verbs). */
 	TUTTI_STAT_COPIED,
 	TUTTI_STAT_SCATTER,                         /* a collective. Bytes: of a block */
+	TUTTI_STAT_SEND, TUTTI_STAT_RECV,           /* messages of the program, for each peer */
 } tutti_stat_kind;
 typedef struct tutti_stat {
 	uint64_t ops, bytes, errors;  /* ops: that have ended, well or not */

@@ -27,6 +27,7 @@ floors='
 4 runtime/operation
 5 runtime/window
 6 runtime/collective
+6 runtime/message
 6 runtime/table
 7 runtime/average
 7 runtime/control

@@ -708,20 +708,6 @@ const void *tt_coll_take_any(struct tt_coll *c, int *from, uint32_t tag, size_t 
 	return take(c, k);
 }
 
-/* The group of a message; NULL: closed here, or the sender has no seat in it. A group that is not agreed on yet
- * accepts all messages, because its first ones may come before this rank knows the agreement. */
-static struct tutti *group_meant(const struct tt_member *from, unsigned slot, struct kept *k)
-{
-	struct tutti *g = slot < TT_GROUPS ? tt_members(from->job)->group_at[slot] : NULL;
-	const struct tt_seat *s;
-
-	if (!g || !g->uid || (g->uid != k->uid && g->agreement))
-		return g;
-	s = g->uid == k->uid ? tt_group_find(g, from) : NULL;
-	k->from = s ? (int)(s - g->seats) : -1;
-	return s ? g : NULL;
-}
-
 /* Gives the group's early messages their seats, and frees messages of an older group in the same slot. */
 static void begin_group(struct tutti *g)
 {
@@ -742,10 +728,12 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 	struct tt_job *job = from->job;
 	struct kept *copy, k = { .member = from, .from = -1, .slot = tt_get16(p), .uid = tt_get32(p),
 	                         .seq = tt_get32(p), .print = tt_get32(p), .tag = tt_get32(p) };
-	struct tutti *g = p->bad ? NULL : group_meant(from, k.slot, &k);
+	struct tt_seat *seat = NULL;
+	struct tutti *g = p->bad ? NULL : tt_group_meant(from, k.slot, k.uid, &seat);
 
 	if (!g)
 		return;
+	k.from = seat ? (int)(seat - g->seats) : -1;
 	struct tt_coll *c = k.from < 0 ? NULL : find(g, k.seq);
 	int32_t ahead = (int32_t)(k.seq - (k.from < 0 ? 0 : g->started));
 	k.len = tt_pack_left(p);

@@ -9,7 +9,7 @@
 #include "transport/transport.h"
 #include "tutti.h"
 
-enum { TT_NETS = 8, TT_MODULES = 8 };
+enum { TT_NETS = 8, TT_MODULES = 12 };
 
 struct tt_job;
 struct tt_member;
@@ -83,7 +83,7 @@ void tt_modules_close(struct tt_job *); /* frees the modules' structs, too */
 
 /* ---- stats.c: counters ---- */
 
-enum { TT_STAT_KINDS = TUTTI_STAT_SCATTER + 1 };
+enum { TT_STAT_KINDS = TUTTI_STAT_RECV + 1 };
 
 struct tt_tally {
 	uint64_t ops, bytes, errors;

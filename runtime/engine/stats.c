@@ -49,6 +49,8 @@ static const struct kind {
 	[TUTTI_STAT_BROKEN] = { "broken", COUNTED, true },
 	[TUTTI_STAT_COPIED] = { "copied", COUNTED, true },
 	[TUTTI_STAT_SCATTER] = { "scatter", TIMED, true },
+	[TUTTI_STAT_SEND] = { "send", TIMED, false },
+	[TUTTI_STAT_RECV] = { "recv", TIMED, false },
 };
 
 const char *tt_stats_name(tutti_stat_kind kind) { return kinds[kind].name; }

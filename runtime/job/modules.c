@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 #include "job/job_private.h"
 #include "member/member.h"
+#include "message/message.h"
 #include "operation/operation.h"
 #include "table/table.h"
 #include "window/window.h"
@@ -37,6 +38,7 @@ const struct tt_module *const *tt_module_list(void)
 		&tt_window_module,
 		&tt_table_module,
 		&tt_collective_module,
+		&tt_message_module,
 		&job_module,
 		NULL,
 	};

@@ -214,6 +214,17 @@ struct tt_seat *tt_group_find(const struct tutti *g, const struct tt_member *m)
 	return i >= 0 && g->seats[i].epoch == m->epoch ? &g->seats[i] : NULL;
 }
 
+struct tutti *tt_group_meant(const struct tt_member *from, unsigned slot, uint32_t uid, struct tt_seat **seat)
+{
+	struct tutti *g = slot < TT_GROUPS ? tt_members(from->job)->group_at[slot] : NULL;
+
+	*seat = NULL;
+	if (!g || !g->uid || (g->uid != uid && g->agreement))
+		return g;
+	*seat = g->uid == uid ? tt_group_find(g, from) : NULL;
+	return *seat ? g : NULL;
+}
+
 void tt_group_epoch(struct tt_member *m, uint32_t epoch)
 {
 	tt_each_group(g, m->job) {

@@ -121,7 +121,7 @@ static int explain(const struct tt_operation *r)
 
 	if (r->why)
 		return tt_fail(r->err, "%s: %s", r->what, r->why);
-	if (m && *m->why && (r->err == m->err || r->err == -ECONNRESET || r->err == -ENOTCONN))
+	if (m && m->state >= TT_LEFT && (r->err == m->err || r->err == -ECONNRESET || r->err == -ENOTCONN))
 		return tt_fail(r->err, "%s: %s", r->what, m->why);
 	if (r->words->explain && (err = r->words->explain(r)))
 		return err;

@@ -1,0 +1,654 @@
+/* receive.c - messages that come: kept until a receive matches, or put into the memory of one that waits; tutti_recv */
+#include "message/message_private.h"
+#include "operation/operation.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { OWED_MAX = TT_MSG_CREDIT_ALL / 4 }; /* a CREDIT stands for so many bytes */
+
+struct receive {
+	struct tt_list link;        /* in tt_messages.posted */
+	struct tt_operation *op;
+	struct tutti *group;        /* only while it is posted: it ends with its group */
+	uint32_t uid;
+	struct tt_member *from;     /* NULL: any */
+	int tag;
+	char *memory;
+	size_t room;
+	tutti_message *info;
+	struct tt_pinned *pinned;
+	struct tt_msg_kept *fetched; /* the OFFER whose bytes come, ... */
+	struct tt_post get;
+	char *copy;                 /* ... here, if the net does not reach the memory; scratch */
+};
+
+struct tt_msg_peer *tt_msg_peer(struct tt_member *m)
+{
+	struct tt_msg_peer *p = tt_member_make_own(m, TT_MESSAGE_SLOT, sizeof *p);
+
+	if (!p || p->member)
+		return p;
+	p->member = m;
+	tt_list_init(&p->waiting);
+	tt_list_init(&p->offered);
+	tt_list_init(&p->fetching);
+	return p;
+}
+
+/* ---- arguments ---- */
+
+int tt_msg_check(const char *what, struct tutti *g, int rank, int tag, const void *memory, size_t bytes)
+{
+	if (tag < 0)
+		return tt_fail(-EINVAL, "%s: tag %d must be from 0 up", what, tag);
+	if (!memory && bytes)
+		return tt_fail(-EINVAL, "%s: %zu bytes at NULL", what, bytes);
+	if (rank != -1 && tt_group_to_job(g, rank) < 0)
+		return tt_fail(-EINVAL, "%s: rank %d must be from 0 to %d", what, rank, tt_group_count(g) - 1);
+	return 0;
+}
+
+int tt_msg_find(const char *what, struct tutti *g, int rank, struct tt_member **m)
+{
+	*m = rank < 0 ? NULL : tt_member(g->job, tt_group_to_job(g, rank));
+	if (g->retired && !tt_msg_is_job(g))
+		return tt_fail(-ESTALE, "%s: this group has been shrunk or grown: go on with the group that came of it",
+		               what);
+	return 0;
+}
+
+/* 0; or what the seat, or the rank of the job, has ended with. */
+int tt_msg_fault(const struct tutti *g, const struct tt_member *m)
+{
+	const struct tt_seat *s = tt_msg_is_job(g) ? NULL : tt_group_find(g, m);
+
+	if (m->rank == g->job->rank)
+		return 0;
+	if (m->state >= TT_LEFT)
+		return tt_msg_how_ended(m);
+	if (tt_msg_is_job(g))
+		return 0;
+	return !s ? -ECONNRESET : s->out ? s->err : 0;
+}
+
+/* All others of a group have ended. In the job's handle others may join, so it is never alone. */
+static bool is_alone(const struct tutti *g)
+{
+	if (tt_msg_is_job(g) || g->n == 1)
+		return false;
+	for (int i = 0; i < g->n; i++)
+		if (i != g->me && !tt_msg_fault(g, tt_group_member(g, i)))
+			return false;
+	return true;
+}
+
+/* ---- the end of a receive ---- */
+
+static void end_receive(struct receive *r, int err, size_t bytes)
+{
+	struct tt_operation *op = r->op;
+	struct tt_job *job = op->job;
+
+	tt_list_remove(&r->link);
+	if (op->rank >= 0)
+		tt_stats_ended(&tt_member(job, op->rank)->stats, TUTTI_STAT_RECV, op->post.since, bytes, err);
+	tt_unpin(job, r->pinned);
+	op->of = NULL;
+	op->group = NULL;
+	free(r);
+	tt_operation_end(op, err);
+}
+
+static int number_in(const struct tutti *g, const struct tt_member *m)
+{
+	return tt_msg_is_job(g) ? m->rank : g->seat_of[m->rank];
+}
+
+/* A message has met a receive, which may be too small. */
+static void note_match(struct receive *r, struct tt_member *from, size_t len)
+{
+	r->op->rank = from->rank;
+	if (r->info)
+		*r->info = (tutti_message){ .rank = number_in(r->group, from), .tag = r->tag, .bytes = len };
+	r->op->post.op.offset = len; /* for the sentence */
+}
+
+static bool matches(const struct receive *r, uint32_t group, int tag, const struct tt_member *from)
+{
+	return r->uid == group && r->tag == tag && (!r->from || r->from == from);
+}
+
+/* The first receive that takes the message. Those before it that are too small end, and the message stays. */
+static struct receive *find_receive(struct tt_job *job, uint32_t group, int tag, struct tt_member *from, size_t len)
+{
+	tt_each_of(struct receive, link, r, &tt_messages(job)->posted[tt_msg_bucket(group, tag)]) {
+		if (!matches(r, group, tag, from))
+			continue;
+		note_match(r, from, len);
+		if (r->room >= len)
+			return r;
+		end_receive(r, -EMSGSIZE, 0);
+	}
+	return NULL;
+}
+
+/* ---- what is kept ---- */
+
+static struct tt_msg_kept *new_kept(struct tt_msg_peer *from, uint32_t group, int tag, size_t len, size_t bytes)
+{
+	struct tt_msg_kept *k = calloc(1, sizeof *k + bytes);
+
+	if (!k)
+		return NULL;
+	k->from = from;
+	k->group = group;
+	k->tag = tag;
+	k->len = len;
+	return k;
+}
+
+static void keep(struct tt_job *job, struct tt_msg_kept *k)
+{
+	tt_list_append(&tt_messages(job)->kept[tt_msg_bucket(k->group, k->tag)], &k->link);
+}
+
+static void give_credit(struct tt_msg_peer *p, size_t cost)
+{
+	struct tt_member *m = p->member;
+	uint32_t owed;
+
+	if (m->rank == m->job->rank)
+		return;
+	owed = (uint32_t)(p->owed += cost);
+	if (owed < OWED_MAX || m->state >= TT_LEFT)
+		return;
+	p->owed = 0;
+	tt_send_words(m, TT_MSG_CREDIT, &owed, 1, NULL, 0);
+}
+
+static void say_taken(struct tt_member *m, uint32_t number, bool taken)
+{
+	const uint32_t words[] = { number, taken };
+
+	if (m->state < TT_LEFT)
+		tt_send_words(m, TT_MSG_TAKEN, words, 2, NULL, 0);
+}
+
+/* The message has been received, or is dropped with an error. */
+static void let_go(struct tt_msg_kept *k, int err)
+{
+	struct tt_msg_peer *p = k->from;
+
+	tt_list_remove(&k->link);
+	if (k->own) {
+		tt_operation_end(k->own, err);
+	} else if (k->offer && p) {
+		p->announced--;
+		say_taken(p->member, k->number, !err);
+		if (k->recall)
+			tt_loan_stopped(p->member, k->recall);
+	} else if (p) {
+		p->kept -= tt_msg_cost(k->len);
+		give_credit(p, tt_msg_cost(k->len));
+	}
+	free(k);
+}
+
+/* ---- a match ---- */
+
+static void fetched(struct tt_post *get, int err)
+{
+	struct receive *r = tt_container_of(get, struct receive, get);
+	struct tt_scratch *scratch = &r->op->job->scratch;
+	struct tt_msg_kept *k = r->fetched;
+	size_t len = k->len;
+
+	if (r->copy && !err)
+		memcpy(r->memory, r->copy, len);
+	tt_scratch_give(scratch, r->copy, len);
+	let_go(k, err);
+	end_receive(r, err, len);
+}
+
+/* Once posted the GET ends by itself: the sender lives, or is evicted. */
+static void fetch(struct receive *r, struct tt_msg_kept *k)
+{
+	struct tt_job *job = r->op->job;
+	struct tt_op *op = &r->get.op;
+
+	tt_list_remove(&k->link);
+	tt_list_append(&k->from->fetching, &k->link);
+	r->fetched = k;
+	if (k->len > job->engine.look_above && !r->pinned && !(r->copy = tt_scratch_take(&job->scratch, k->len))) {
+		fetched(&r->get, -ENOMEM);
+		return;
+	}
+	if (!k->len) {
+		fetched(&r->get, 0);
+		return;
+	}
+	op->kind = TT_GET;
+	op->local = r->copy ? r->copy : r->memory;
+	op->len = k->len;
+	op->key = &k->key;
+	op->offset = k->at;
+	r->get.pinned = r->copy ? NULL : r->pinned;
+	r->get.done = fetched;
+	tt_post(k->from->member, &r->get);
+}
+
+static void receive_kept(struct receive *r, struct tt_msg_kept *k)
+{
+	size_t len = k->len;
+
+	tt_list_remove(&r->link);
+	r->group = NULL;
+	r->op->group = NULL;
+	if (k->offer && !k->own) {
+		fetch(r, k);
+		return;
+	}
+	if (len)
+		memcpy(r->memory, k->own ? k->memory : k->bytes, len);
+	let_go(k, 0);
+	end_receive(r, 0, len);
+}
+
+static struct tt_msg_kept *find_kept(const struct receive *r)
+{
+	tt_each_of(struct tt_msg_kept, link, k, &tt_messages(r->op->job)->kept[tt_msg_bucket(r->uid, r->tag)])
+		if (!k->early && matches(r, k->group, k->tag, k->from->member))
+			return k;
+	return NULL;
+}
+
+/* ---- what comes ---- */
+
+struct head {
+	uint16_t slot;
+	uint32_t group, tag;
+	bool early;                 /* the group is not agreed on yet */
+};
+
+/* False: the group is closed here. */
+static bool take_head(struct tt_member *from, struct tt_pack *p, struct head *h)
+{
+	struct tt_seat *seat = NULL;
+	const struct tutti *g;
+
+	h->slot = tt_get16(p);
+	h->group = tt_get32(p);
+	h->tag = tt_get32(p);
+	p->bad |= h->tag > INT_MAX;
+	if (p->bad || !h->group)
+		return !p->bad;
+	g = tt_group_meant(from, h->slot, h->group, &seat);
+	h->early = g && !seat;
+	return g;
+}
+
+static struct tt_msg_peer *peer_of(struct tt_member *from)
+{
+	struct tt_msg_peer *p = tt_msg_peer(from);
+
+	if (!p)
+		tt_member_gone(from, -ENOMEM, "no memory for a message of %s", tt_member_label(from).text);
+	return p;
+}
+
+static void store(struct tt_msg_peer *from, const struct head *h, struct tt_msg_kept *k)
+{
+	struct tt_member *m = from->member;
+
+	if (!k) {
+		tt_member_gone(m, -ENOMEM, "no memory for a message of %s", tt_member_label(m).text);
+		return;
+	}
+	k->slot = h->slot;
+	k->early = h->early;
+	from->announced += k->offer;
+	from->kept += k->offer ? 0 : tt_msg_cost(k->len);
+	keep(m->job, k);
+}
+
+void tt_msg_take_send(struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_msg_peer *peer = peer_of(from);
+	struct head h = { 0 };
+	bool open = peer && take_head(from, p, &h);
+	size_t len = tt_pack_left(p), cost = tt_msg_cost(len);
+	struct tt_msg_kept *k;
+	struct receive *r;
+
+	p->bad |= len > TT_MSG_SHORT || (peer && peer->kept + peer->owed + cost > TT_MSG_CREDIT_ALL);
+	if (p->bad || !peer)
+		return;
+	r = open && !h.early ? find_receive(from->job, h.group, (int)h.tag, from, len) : NULL;
+	if (open && !r) {
+		k = new_kept(peer, h.group, (int)h.tag, len, len);
+		if (k)
+			memcpy(k->bytes, p->at, len);
+		store(peer, &h, k);
+		return;
+	}
+	if (r && len)
+		memcpy(r->memory, p->at, len);
+	give_credit(peer, cost);
+	if (r)
+		end_receive(r, 0, len);
+}
+
+void tt_msg_take_offer(struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_msg_peer *peer = peer_of(from);
+	struct head h = { 0 };
+	bool open = peer && take_head(from, p, &h);
+	uint32_t number = tt_get32(p);
+	uint64_t len = tt_get64(p), at = tt_get64(p);
+	struct tt_key key;
+
+	tt_get_key(p, &key);
+	p->bad |= at > key.len || len > key.len - at || (peer && peer->announced >= TT_MSG_OFFERS);
+	if (p->bad || !peer)
+		return;
+	if (!open) {
+		say_taken(from, number, false);
+		return;
+	}
+	struct receive *r = h.early ? NULL : find_receive(from->job, h.group, (int)h.tag, from, len);
+	struct tt_msg_kept *k = new_kept(peer, h.group, (int)h.tag, len, 0);
+	if (k) {
+		k->offer = true;
+		k->number = number;
+		k->key = key;
+		k->at = at;
+	}
+	store(peer, &h, k);
+	if (k && r)
+		receive_kept(r, k);
+}
+
+/* The sender takes an OFFER back. */
+bool tt_msg_take_recall(struct tt_member *from, struct tt_pack *p, uint32_t recall)
+{
+	struct tt_msg_peer *peer = tt_member_own(from, TT_MESSAGE_SLOT);
+	uint32_t number = tt_get32(p);
+
+	if (p->bad || !peer)
+		return true;
+	tt_each_of(struct tt_msg_kept, link, k, &peer->fetching)
+		if (k->number == number) {
+			k->recall = recall; /* STOPPED follows TAKEN */
+			return false;
+		}
+	for (int i = 0; i < TT_MSG_BUCKETS; i++)
+		tt_each_of(struct tt_msg_kept, link, k, &tt_messages(from->job)->kept[i])
+			if (k->from == peer && k->offer && k->number == number) {
+				tt_list_remove(&k->link);
+				free(k);
+				peer->announced--;
+				return true;
+			}
+	return true;
+}
+
+/* ---- this rank's own ---- */
+
+int tt_msg_deliver_own(struct tutti *g, int tag, const void *memory, size_t len, struct tt_operation *op)
+{
+	struct tt_job *job = g->job;
+	struct tt_msg_peer *self = tt_msg_peer(tt_member(job, job->rank));
+	bool copied = len <= TT_MSG_SHORT && self && self->kept + tt_msg_cost(len) <= TT_MSG_CREDIT_ALL;
+	struct receive *r = self ? find_receive(job, tt_msg_group(g), tag, self->member, len) : NULL;
+	struct tt_msg_kept *k;
+
+	if (r) {
+		if (len)
+			memcpy(r->memory, memory, len);
+		end_receive(r, 0, len);
+		return 1;
+	}
+	if (!copied && !op)
+		return -EAGAIN;
+	if (!self || !(k = new_kept(self, tt_msg_group(g), tag, len, copied ? len : 0)))
+		return tt_fail(-ENOMEM, "send: no memory for a message of %zu bytes to this rank itself", len);
+	if (copied && len)
+		memcpy(k->bytes, memory, len);
+	self->kept += copied ? tt_msg_cost(len) : 0;
+	k->offer = !copied;
+	k->own = copied ? NULL : op;
+	k->memory = memory;
+	if (!copied)
+		op->of = k;
+	keep(job, k);
+	return copied;
+}
+
+void tt_msg_withdraw_own(struct tt_operation *op)
+{
+	struct tt_msg_kept *k = op->of;
+
+	tt_list_remove(&k->link);
+	free(k);
+}
+
+/* ---- tutti_recv ---- */
+
+static void give_up(struct tt_operation *op, int err)
+{
+	struct receive *r = op->of;
+
+	if (r->group) /* else its bytes are on their way */
+		end_receive(r, err, 0);
+}
+
+static int explain(const struct tt_operation *op)
+{
+	struct tt_label sender = { "any rank" };
+	const char *from = sender.text;
+	int tag = (int)op->post.op.operand;
+
+	if (op->rank >= 0)
+		sender = tt_member_label(tt_member(op->job, op->rank));
+
+	if (op->err == -EMSGSIZE)
+		return tt_fail(op->err, "recv: the message with tag %d from %s has %llu bytes, and the memory has %zu: "
+		               "the message stays, call again with memory for all of it", tag, from,
+		               (unsigned long long)op->post.op.offset, op->post.op.len);
+	if (op->err == -ETIMEDOUT)
+		return tt_fail(op->err, "recv: no message with tag %d has come from %s within %llu ms", tag, from,
+		               (unsigned long long)(op->timeout / TT_MS));
+	if (op->err == -ESTALE)
+		return tt_fail(op->err, "recv: this group was shrunk or grown before a message with tag %d had come "
+		               "from %s: go on with the group that came of it", tag, from);
+	if (op->err == -ECANCELED)
+		return tt_fail(op->err, "recv: cancelled, or its group was freed, before a message with tag %d came "
+		               "from %s", tag, from);
+	if (op->rank < 0 && op->err == -ECONNRESET)
+		return tt_fail(op->err, "recv: all other ranks of the group are gone or have left, and no message with "
+		               "tag %d is left of them", tag);
+	return 0;
+}
+
+static const struct tt_operation_kind words = { .give_up = give_up, .explain = explain };
+
+static void start(struct receive *r)
+{
+	struct tt_msg_kept *k = find_kept(r);
+	int err;
+
+	if (k) {
+		note_match(r, k->from->member, k->len);
+		if (k->len > r->room)
+			end_receive(r, -EMSGSIZE, 0);
+		else
+			receive_kept(r, k);
+		return;
+	}
+	err = r->from ? tt_msg_fault(r->group, r->from) : is_alone(r->group) ? -ECONNRESET : 0;
+	if (err) {
+		end_receive(r, err, 0);
+		return;
+	}
+	tt_list_append(&tt_messages(r->op->job)->posted[tt_msg_bucket(r->uid, r->tag)], &r->link);
+	if (r->from && r->from->rank != r->from->job->rank && r->from->state == TT_AWAY)
+		tt_member_reach(r->from); /* a rank that is not connected would not say that it leaves */
+}
+
+static struct tt_operation *begin(struct receive *r, tutti_op *op, tutti_op *stack)
+{
+	struct tutti *g = r->group;
+	struct tt_operation *o = tt_operation_begin(g->job, op, stack, "recv", r->from ? r->from->rank : -1);
+
+	r->op = o;
+	o->words = &words;
+	o->of = r;
+	o->group = tt_msg_is_job(g) ? NULL : g;
+	o->timeout = tt_group_timeout(g);
+	o->post.op.operand = (uint64_t)r->tag;
+	o->post.op.len = r->room;
+	start(r);
+	return o;
+}
+
+int tutti_recv(tutti *group, int rank, int tag, void *memory, size_t bytes, tutti_message *info, tutti_op *op)
+{
+	struct tt_job *job = tt_job_of(group);
+	struct tt_pinned *pinned = NULL;
+	struct receive *r;
+	tutti_op stack;
+	int err = tt_operation_may_begin(job, op);
+
+	if (err || (err = tt_msg_check("recv", group, rank, tag, memory, bytes)))
+		return err;
+	if (bytes > TT_MSG_SHORT && (err = tt_pin(job, memory, bytes, TT_PIN_READ, &pinned)))
+		return err;
+	r = calloc(1, sizeof *r);
+	tt_lock(job);
+	err = r ? tt_msg_find("recv", group, rank, &r->from) : tt_fail(-ENOMEM, "no memory for a receive");
+	if (err) {
+		tt_unpin(job, pinned);
+		tt_unlock(job);
+		free(r);
+		return err;
+	}
+	tt_list_init(&r->link);
+	r->group = group;
+	r->uid = tt_msg_group(group);
+	r->tag = tag;
+	r->memory = memory;
+	r->room = bytes;
+	r->info = info;
+	r->pinned = pinned;
+	return tt_operation_return(begin(r, op, &stack), !op);
+}
+
+/* ---- events ---- */
+
+#define each_posted(r, job) \
+	for (int i_ = 0; i_ < TT_MSG_BUCKETS; i_++) \
+		tt_each_of(struct receive, link, r, &tt_messages(job)->posted[i_])
+#define each_kept(k, job) \
+	for (int i_ = 0; i_ < TT_MSG_BUCKETS; i_++) \
+		tt_each_of(struct tt_msg_kept, link, k, &tt_messages(job)->kept[i_])
+
+/* Early messages get their group; those of an older group in the same slot are dropped. */
+void tt_msg_begin_group(struct tutti *g)
+{
+	each_kept(k, g->job) {
+		if (!k->early || k->slot != g->slot)
+			continue;
+		if (k->group == g->uid && tt_group_find(g, k->from->member))
+			k->early = false;
+		else
+			let_go(k, -ESTALE);
+	}
+}
+
+void tt_msg_drop_early(const struct tutti *g)
+{
+	each_kept(k, g->job)
+		if (k->early && k->slot == g->slot)
+			let_go(k, -ESTALE);
+}
+
+void tt_msg_end_receives(struct tutti *g, int err)
+{
+	uint32_t uid = tt_msg_group(g);
+
+	each_posted(r, g->job)
+		if (r->uid == uid)
+			end_receive(r, err, 0);
+	each_kept(k, g->job)
+		if (k->group == uid && !k->early)
+			let_go(k, err);
+}
+
+/* Messages behind one whose bytes are lost, of the same sender, group and tag, must not take its place. */
+static void mark_followers(struct tt_msg_kept *lost, const struct tt_list *bucket)
+{
+	for (struct tt_list *at = lost->link.next; at != bucket; at = at->next) {
+		struct tt_msg_kept *k = tt_container_of(at, struct tt_msg_kept, link);
+		k->lost |= k->from == lost->from && k->group == lost->group && k->tag == lost->tag;
+	}
+}
+
+static void drop_unfetched(struct tt_msg_peer *p)
+{
+	struct tt_job *job = p->member->job;
+
+	each_kept(k, job)
+		if (k->from == p && k->offer && !k->lost)
+			mark_followers(k, &tt_messages(job)->kept[i_]);
+	each_kept(k, job)
+		if (k->from == p && (k->offer || k->lost))
+			let_go(k, -ECONNRESET);
+	tt_each_of(struct tt_msg_kept, link, k, &p->fetching) {
+		k->from = NULL; /* the GET ends with the connection */
+		tt_list_remove(&k->link);
+		p->announced--;
+	}
+}
+
+/* Ends the receives that nobody can serve any more. */
+static void end_orphans(struct tt_job *job, const struct tt_member *m)
+{
+	each_posted(r, job) {
+		int err = r->from == m ? tt_msg_fault(r->group, m) : 0;
+		if (!r->from && is_alone(r->group))
+			err = -ECONNRESET;
+		if (err)
+			end_receive(r, err, 0);
+	}
+}
+
+void tt_msg_sender_ended(struct tt_member *m)
+{
+	struct tt_msg_peer *p = tt_member_own(m, TT_MESSAGE_SLOT);
+
+	if (p)
+		drop_unfetched(p);
+	end_orphans(m->job, m);
+}
+
+void tt_msg_sender_unseated(struct tt_member *m) { end_orphans(m->job, m); }
+
+void tt_msg_forget_life(struct tt_member *m)
+{
+	struct tt_msg_peer *p = tt_member_own(m, TT_MESSAGE_SLOT);
+
+	if (!p)
+		return;
+	each_kept(k, m->job)
+		if (k->from == p)
+			let_go(k, -ESTALE);
+	p->used = p->owed = 0;
+}
+
+void tt_msg_close_receives(struct tt_job *job)
+{
+	each_posted(r, job)
+		end_receive(r, -ENOTCONN, 0);
+	each_kept(k, job)
+		let_go(k, -ESTALE);
+}
