@@ -16,14 +16,15 @@
  *   -ECONNABORTED, -EBADMSG   a collective: another rank has cancelled it; or the ranks called different ones
  *   -EAGAIN        1,024 started collectives are under way in the group
  *   -ENOENT        a window or table that its owner did not open in time
- *   -ESTALE        a window or table that its owner has closed; a group that was shrunk or grown
+ *   -ESTALE        a window or table that its owner has closed; a group that was shrunk or grown; another thread of
+ *                  this process closes what the call waits on
  *   -EHOSTDOWN     too few ranks of a group are left
  *   -ERANGE        bytes outside a window
  *   -EMSGSIZE      a message is longer than the memory of its receive
  *   -EEXIST        a window or table of that name is open
  *   -EMFILE        too many windows, groups or files are open
  *   -ENOMEM        no memory
- *   -ESHUTDOWN     a signal makes this rank leave
+ *   -ESHUTDOWN     this process has left the job, or leaves it: by tutti_leave, or by a signal
  *   -ECHILD        a fork's child calls, which may only leave or exec
  *   -ENODEV        no such GPU
  * Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the secret), -EPROTO (version or job), -EPERM (refused by rank 0),
@@ -62,7 +63,17 @@
  * the library did before. A function that takes such a struct returns -EINVAL for any other value there, and does
  * nothing. Programs take a struct from the function that returns its defaults, or zero it, and set members.
  *
- * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank. */
+ * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank.
+ *
+ * Closing. The program closes or frees, once each, what a function has opened or given: groups, windows, tables,
+ * gradients, elastic averages, centers, gossips, controllers, queues and operations, in any order, before tutti_leave
+ * or after it, also from atexit. tutti_leave ends the job pointer, and what tutti_job gave; every other handle keeps a
+ * little memory until its own close. Calls with a handle whose job was left return -ESHUTDOWN.
+ * Other threads may wait meanwhile. A close ends waits that are no operations on the handle (for a notify, a batch, a
+ * request, an answer, a lock): they return -ESTALE. tutti_leave ends such waits on all handles: they return -ESHUTDOWN.
+ * Operations go on, each in its own time. Close and leave return when no other thread is inside a call on what they
+ * end. A function that the library calls may not close the handle of that call, nor leave the job. In a fork's child
+ * closing does nothing. */
 #ifndef TUTTI_H
 #define TUTTI_H
 #include <stddef.h>
@@ -137,9 +148,10 @@ tutti_config tutti_config_defaults(void);
  * A rank that joins a job under way can use all windows at once, with tutti_job. For collectives IT IS A GROUP OF ITS
  * OWN, of one rank, until the others call tutti_group_grow: a program that does not ask tutti_late goes on alone. */
 int tutti_join(const tutti_config *, tutti **job);
-/* Leaves the job, whichever of its groups is named: finishes what was started, tells the others, and frees the job with
- * all its groups. NULL is allowed. Blocks until what was started has ended, each operation in its own time, and the
- * others have hung up, for about TUTTI_SILENCE at most. */
+/* Leaves the job, whichever of its groups is named: ends the waits of other threads (see "Closing" above), finishes
+ * what was started, tells the others, and frees the job. NULL is allowed, and so is a group whose job was left before.
+ * Blocks until what was started has ended, each operation in its own time, and the others have hung up, for about
+ * TUTTI_SILENCE at most. */
 void tutti_leave(tutti *);
 /* From now on this signal (SIGTERM, say) makes this process leave the job in order, by itself. New calls end with
  * -ESHUTDOWN; what was started is finished, as far as it ends within TUTTI_SILENCE; the others are told; then the
@@ -219,8 +231,9 @@ int tutti_group_evict(tutti *, int rank, const char *why);
 int tutti_group_member(const tutti *, int i);         /* the rank in the job of this group's rank i; -EINVAL */
 int tutti_group_rank(const tutti *, int rank);        /* the rank in this group of the job's `rank`; -ENOENT */
 /* Ends a group, after what was started there, and frees it. A window or table that was opened with the group keeps its
- * numbering. Does nothing to what tutti_join and tutti_job give; NULL is allowed. tutti_leave frees groups that are
- * left over. */
+ * numbering; gradients and elastic averages of the group return -ESTALE until they are regrouped. Does nothing to what
+ * tutti_join and tutti_job give; NULL is allowed. Blocks until the group's collectives have ended, each in its own
+ * time. */
 void tutti_group_free(tutti *);
 
 typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was evicted */
@@ -319,6 +332,11 @@ int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms);
  * before; the others are of one job. -ENOENT: all were passed over, so while ((i = tutti_wait_any(ops, n, -1)) >= 0)
  * takes each operation once; -EINPROGRESS: none has ended. */
 int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms);
+/* Gives a new, idle op, for programs that have no storage of their own that stays in place. -ENOMEM. */
+int tutti_op_new(tutti_op **op);
+/* Frees what tutti_op_new gave. Cancels first, as tutti_cancel does, if an operation runs in the op, and ends the waits
+ * of other threads for the op. NULL is allowed; harmless also after the job was left. */
+void tutti_op_free(tutti_op *);
 /* Returns a descriptor for a foreign event loop, or -errno: readable when a started operation may have ended. Read 8
  * bytes from it, then test. tutti_leave closes it. */
 int tutti_event_fd(tutti *);
@@ -899,7 +917,7 @@ int tutti_gradients_synchronize(tutti_gradients *, const tutti_tensor *params, i
  * forgotten. Ranks that are new open one of their own. Then all call tutti_gradients_synchronize, since one may have
  * had a step that another has not. Blocks while the old group's calls end. */
 int tutti_gradients_regroup(tutti_gradients *, tutti *group);
-/* Before the job is left. NULL is allowed. Blocks until what is under way has ended. */
+/* NULL is allowed. Blocks until what is under way has ended. */
 void tutti_gradients_close(tutti_gradients *);
 
 /* ---- averaging: elastic, synchronous ----
@@ -950,7 +968,7 @@ int tutti_ea_center(tutti_ea *, tutti_tensor *list);
  * meanwhile. A sum that is not complete is lost, on some ranks perhaps: all call tutti_ea_synchronize_center next, or
  * tutti_ea_synchronize. Blocks until all ranks have called it. */
 int tutti_ea_regroup(tutti_ea *, tutti *group);
-/* Before the job is left. NULL is allowed. Blocks until what is under way has ended. */
+/* NULL is allowed. Blocks until what is under way has ended. The memory that tutti_ea_center names ends with it. */
 void tutti_ea_close(tutti_ea *);
 /* Return the alpha that the paper recommends, 0.9 / ranks: each averaging moves the center by 0.9 of its distance from
  * the ranks' mean; NaN of no ranks. And the largest alpha with which asynchronous averaging in turns is stable, of a
@@ -1139,7 +1157,7 @@ typedef struct tutti_gossip tutti_gossip;
 int tutti_gossip_open(tutti *, const char *name, const tutti_tensor *model, int n, const tutti_gossip_config *,
                       tutti_gossip **);
 /* Ends this rank's part. Weight that is on its way, to this rank or from it, is lost. NULL is allowed. Blocks until
- * what is under way has ended, for TUTTI_SILENCE at most; call it before tutti_leave. */
+ * what is under way has ended, for TUTTI_SILENCE at most. The memory of tutti_gossip_model ends with it. */
 void tutti_gossip_close(tutti_gossip *);
 /* Gives the places of the n tensors in the library's buffers, until the next publish or mix: *now* the published model,
  * which must not be changed, *next* where the program writes the model after its step, all of it. Before the first

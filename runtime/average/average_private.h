@@ -2,6 +2,7 @@
 #ifndef TT_AVERAGE_PRIVATE_H
 #define TT_AVERAGE_PRIVATE_H
 #include "base/model.h"
+#include "engine/engine.h"
 #include "tutti.h"
 
 /* ---- schedule.c: values that all ranks change at once ---- */
@@ -16,7 +17,8 @@ int tt_schedule_compare(tutti *group, int i, const char *what, const char *membe
  * All ranks of a group begin the same sums in the same order. A round that has failed stays so until tt_round_reset. */
 
 struct tt_round {
-	tutti *group;
+	tutti *group;          /* NULL: the program has freed it */
+	tutti *entered;        /* in which the call runs */
 	tutti_op *ops;         /* the count's, then one for each sum */
 	int begun;             /* how many of them run, or have ended */
 	tutti_rule rule;       /* of the sums: SUM or AVERAGE (by all ranks of the group) */
@@ -26,7 +28,14 @@ struct tt_round {
 };
 int tt_round_open(struct tt_round *, tutti *group, int sums, const char *what);
 void tt_round_close(struct tt_round *); /* waits for what is under way */
-void tt_round_reset(struct tt_round *, tutti *group); /* likewise; the next round is in that group */
+/* Likewise; the next round of `of`, which has this one, is in that group. -EINVAL: a group of another job. */
+int tt_round_reset(struct tt_round *, struct tt_handle *of, tutti *group);
+/* A call of the program on `of`, which has the round, begins and ends. -ESTALE: the group was freed; and as
+ * tt_users_enter(). */
+int tt_round_enter(struct tt_round *, struct tt_handle *of);
+int tt_round_exit(struct tt_round *, struct tt_handle *of, int err); /* returns err */
+/* The program has `of` from now on. */
+void tt_round_hold(struct tt_round *, struct tt_handle *of, struct tt_job *, const struct tt_handle_kind *);
 /* These two begin, and do not block: first the count, then sums, in place. */
 int tt_round_count(struct tt_round *, bool contributes);
 int tt_round_sum(struct tt_round *, const tutti_tensor *, int n);

@@ -19,6 +19,7 @@ struct piece { /* of the model: tensors that lie one behind another */
 };
 
 struct tutti_center {
+	struct tt_handle handle;
 	tutti_center_config config; /* its lists are the program's, and not looked at after opening */
 	struct tt_job *job;
 	tutti_table *table;
@@ -296,36 +297,10 @@ static int begin(tutti_center *c, const struct opening *o)
 	return together(o, take_center(c));
 }
 
-int tutti_center_open(tutti *group, const char *name, const tutti_tensor *params, int n,
-                      const tutti_center_config *config, tutti_center **center)
+static void release_center(struct tt_handle *h)
 {
-	int err = tt_usable(tt_job_of(group));
-	tutti_center *c;
+	struct tutti_center *c = tt_container_of(h, struct tutti_center, handle);
 
-	if (err)
-		return err;
-	if (!name || !config || !center)
-		return tt_fail(-EINVAL, "center open: the name, the config or the place for the center is NULL");
-	if (!(c = calloc(1, sizeof *c)))
-		return tt_fail(-ENOMEM, "center \"%.160s\": no memory", name);
-	c->config = *config;
-	c->now = (tutti_center_schedule){ .tau = config->tau, .alpha = config->updater.defaults.alpha,
-		.learning_rate = config->updater.defaults.learning_rate,
-		.momentum = config->updater.defaults.momentum };
-	c->job = group->job;
-	const struct opening o = { group, name, params, n, tutti_late(group) && tutti_job(group) == group };
-	if ((err = begin(c, &o))) {
-		tutti_center_close(c);
-		return err;
-	}
-	*center = c;
-	return 0;
-}
-
-void tutti_center_close(tutti_center *c)
-{
-	if (!c)
-		return;
 	tutti_table_close(c->table);
 	tt_model_close(&c->model);
 	tt_memory_free(c->given);
@@ -337,11 +312,76 @@ void tutti_center_close(tutti_center *c)
 	free(c);
 }
 
+static void hold(struct tutti_center *c)
+{
+	static const struct tt_handle_kind kind = { .release = release_center };
+
+	tt_lock(c->job);
+	tt_handle_hold(&c->handle, c->job, &kind);
+	tt_unlock(c->job);
+}
+
+static int open_center(tutti *group, const char *name, const tutti_tensor *params, int n,
+                       const tutti_center_config *config, tutti_center **center)
+{
+	const struct opening o = { group, name, params, n, tutti_late(group) && tutti_job(group) == group };
+	tutti_center *c = calloc(1, sizeof *c);
+	int err;
+
+	if (!c)
+		return tt_fail(-ENOMEM, "center \"%.160s\": no memory", name);
+	c->config = *config;
+	c->now = (tutti_center_schedule){ .tau = config->tau, .alpha = config->updater.defaults.alpha,
+		.learning_rate = config->updater.defaults.learning_rate,
+		.momentum = config->updater.defaults.momentum };
+	c->job = group->job;
+	if ((err = begin(c, &o)))
+		release_center(&c->handle);
+	else
+		hold(*center = c);
+	return err;
+}
+
+int tutti_center_open(tutti *group, const char *name, const tutti_tensor *params, int n,
+                      const tutti_center_config *config, tutti_center **center)
+{
+	int err = tt_usable(tt_job_of(group));
+
+	if (err)
+		return err;
+	if (!name || !config || !center)
+		return tt_fail(-EINVAL, "center open: the name, the config or the place for the center is NULL");
+	if ((err = tt_users_enter(group->job, &group->handle.users)))
+		return err;
+	err = open_center(group, name, params, n, config, center);
+	tt_users_exit(group->job, &group->handle.users);
+	return err;
+}
+
+void tutti_center_close(tutti_center *c)
+{
+	if (!c || !tt_handle_close(&c->handle))
+		return;
+	tt_unlock(c->job);
+	tutti_table_close(c->table);
+	c->table = NULL;
+	tt_handle_free(&c->handle);
+}
+
 tutti_table *tutti_center_table(tutti_center *c) { return c ? c->table : NULL; }
 
 /* ---- exchanges ---- */
 
 static int check_center(const tutti_center *c) { return tt_usable(c ? c->job : NULL); }
+
+/* A call begins. Neither close nor leave frees anything before it has ended. */
+static int enter(tutti_center *c) { return c ? tt_users_enter(c->job, &c->handle.users) : tt_refuse_job(NULL); }
+
+static int leave(tutti_center *c, int err)
+{
+	tt_users_exit(c->job, &c->handle.users);
+	return err;
+}
 
 /* How many workers are there, as far as is known. */
 static int count_workers(const tutti_center *c)
@@ -422,17 +462,17 @@ static double distance(const tutti_center *c)
 
 int tutti_center_exchange(tutti_center *c, tutti_average_result *result)
 {
-	int err = check_center(c);
+	int err = enter(c);
 
 	if (err)
 		return err;
 	const tutti_update options = options_of(c);
-	if ((err = tutti_table_push_pull(c->table, to_push(c), &options, c->given, NULL)))
-		return err;
-	if (result)
-		*result = (tutti_average_result){ .distance = distance(c) };
-	take(c);
-	return 0;
+	if (!(err = tutti_table_push_pull(c->table, to_push(c), &options, c->given, NULL))) {
+		if (result)
+			*result = (tutti_average_result){ .distance = distance(c) };
+		take(c);
+	}
+	return leave(c, err);
 }
 
 int tutti_center_step(tutti_center *c, tutti_average_result *result)
@@ -518,23 +558,24 @@ int tutti_center_get(const tutti_center *c, tutti_center_schedule *schedule)
 
 int tutti_center_pull(tutti_center *c)
 {
-	int err = check_center(c);
+	int err = enter(c);
 
-	if (err || (err = tutti_table_pull(c->table, c->given, NULL)))
+	if (err)
 		return err;
-	set_params(c);
-	return 0;
+	if (!(err = tutti_table_pull(c->table, c->given, NULL)))
+		set_params(c);
+	return leave(c, err);
 }
 
 int tutti_center_assign(tutti_center *c)
 {
-	int err = check_center(c);
+	int err = enter(c);
 
-	if (err || (err = tutti_table_assign(c->table, flatten(c), NULL)))
+	if (err)
 		return err;
-	if (c->old)
+	if (!(err = tutti_table_assign(c->table, flatten(c), NULL)) && c->old)
 		pack(c, c->old);
-	return 0;
+	return leave(c, err);
 }
 
 /* ---- lists of other tensors ---- */
@@ -553,13 +594,12 @@ static int check_list(const tutti_center *c, const tutti_tensor *list, const cha
 	return 0;
 }
 
-int tutti_center_read(tutti_center *c, const tutti_tensor *to, tutti_versions *versions)
+static int read_center(tutti_center *c, const tutti_tensor *to, tutti_versions *versions)
 {
-	int err = check_center(c);
+	int err = check_list(c, to, "center read");
 	char *at;
 
-	if (err || (err = check_list(c, to, "center read")) ||
-	    (err = tutti_table_snapshot(c->table, c->given, versions, NULL)))
+	if (err || (err = tutti_table_snapshot(c->table, c->given, versions, NULL)))
 		return err;
 	at = c->given;
 	for (int i = 0; i < c->model.n; i++) {
@@ -569,6 +609,13 @@ int tutti_center_read(tutti_center *c, const tutti_tensor *to, tutti_versions *v
 		at += bytes;
 	}
 	return 0;
+}
+
+int tutti_center_read(tutti_center *c, const tutti_tensor *to, tutti_versions *versions)
+{
+	int err = enter(c);
+
+	return err ? err : leave(c, read_center(c, to, versions));
 }
 
 static int check_momentum(const tutti_center *c, const tutti_tensor *list, const char *what)

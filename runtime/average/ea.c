@@ -17,6 +17,7 @@
 #include <string.h>
 
 struct tutti_ea {
+	struct tt_handle handle;
 	struct tt_round round;
 	struct tt_model model;
 	tutti_tensor *runs;  /* in sum: tensors of one type, one behind another, and what is between them */
@@ -112,14 +113,25 @@ static int check_schedule(const char *what, int tau, double alpha)
 	return 0;
 }
 
-int tutti_ea_open(tutti *group, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags,
-                  tutti_ea **out)
+static void release_ea(struct tt_handle *h)
 {
-	struct tutti_ea *ea;
-	int err = tt_group_usable(group);
+	struct tutti_ea *ea = tt_container_of(h, struct tutti_ea, handle);
 
-	if (err || (err = tt_given(out, "tutti_ea_open: ea")))
-		return err;
+	tt_round_close(&ea->round);
+	tt_memory_free(ea->center);
+	tt_memory_free(ea->sum);
+	free(ea->runs);
+	tt_model_close(&ea->model);
+	free(ea);
+}
+
+static int open_ea(tutti *group, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags,
+                   tutti_ea **out)
+{
+	static const struct tt_handle_kind kind = { .release = release_ea };
+	struct tutti_ea *ea;
+	int err;
+
 	if ((err = check_schedule("tutti_ea_open", tau, alpha)))
 		return err;
 	if (flags & ~TUTTI_EA_DISTLEARN)
@@ -130,24 +142,48 @@ int tutti_ea_open(tutti *group, const tutti_tensor *params, int n, int tau, doub
 	ea->alpha = alpha;
 	ea->flags = flags;
 	if ((err = tt_model_open(&ea->model, params, n, "tutti_ea_open")) || (err = make(ea, group))) {
-		tutti_ea_close(ea);
+		release_ea(&ea->handle);
 		return err;
 	}
+	tt_round_hold(&ea->round, &ea->handle, group->job, &kind);
 	*out = ea;
 	return 0;
 }
 
+int tutti_ea_open(tutti *group, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags,
+                  tutti_ea **out)
+{
+	int err = tt_group_usable(group);
+
+	if (err || (err = tt_given(out, "tutti_ea_open: ea")) ||
+	    (err = tt_users_enter(group->job, &group->handle.users)))
+		return err;
+	err = open_ea(group, params, n, tau, alpha, flags, out);
+	tt_users_exit(group->job, &group->handle.users);
+	return err;
+}
+
 void tutti_ea_close(tutti_ea *ea)
 {
-	if (!ea)
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!ea || !tt_handle_close(&ea->handle))
 		return;
-	tt_round_close(&ea->round);
-	tt_memory_free(ea->center);
-	tt_memory_free(ea->sum);
-	free(ea->runs);
-	tt_model_close(&ea->model);
-	free(ea);
+	tt_unlock(ea->handle.job);
+	tt_round_end(&ea->round);
+	tt_handle_free(&ea->handle);
+	tt_remember(last.text);
 }
+
+/* A call begins. */
+static int enter(tutti_ea *ea, const char *name)
+{
+	int err = tt_given(ea, name);
+
+	return err ? err : tt_round_enter(&ea->round, &ea->handle);
+}
+
+static int leave(tutti_ea *ea, int err) { return tt_round_exit(&ea->round, &ea->handle, err); }
 
 /* ---- rounds ---- */
 
@@ -217,12 +253,10 @@ static int give(struct tutti_ea *ea, tutti_average_result *result)
 	return err;
 }
 
-int tutti_ea_step(tutti_ea *ea, tutti_average_result *result)
+static int step(struct tutti_ea *ea, tutti_average_result *result)
 {
-	int err = tt_given(ea, "tutti_ea_step: ea");
+	int err;
 
-	if (err)
-		return err;
 	begin(ea);
 	if (ea->phase + 1 < ea->tau) {
 		ea->phase++;
@@ -236,17 +270,32 @@ int tutti_ea_step(tutti_ea *ea, tutti_average_result *result)
 	return 1;
 }
 
-int tutti_ea_set(tutti_ea *ea, int tau, double alpha)
+int tutti_ea_step(tutti_ea *ea, tutti_average_result *result)
 {
-	int err = tt_given(ea, "tutti_ea_set: ea");
+	int err = enter(ea, "tutti_ea_step: ea");
 
-	if (err || (err = check_schedule("tutti_ea_set", tau, alpha)) ||
-	    (err = compare(ea, ea->round.group, tau, alpha)))
+	return err ? err : leave(ea, step(ea, result));
+}
+
+static int set_schedule(struct tutti_ea *ea, int tau, double alpha)
+{
+	int err = compare(ea, ea->round.group, tau, alpha);
+
+	if (err)
 		return err;
 	ea->tau = tau;
 	ea->alpha = alpha;
 	ea->phase = 0;
 	return 0;
+}
+
+int tutti_ea_set(tutti_ea *ea, int tau, double alpha)
+{
+	int err = tt_given(ea, "tutti_ea_set: ea");
+
+	if (err || (err = check_schedule("tutti_ea_set", tau, alpha)) || (err = enter(ea, "")))
+		return err;
+	return leave(ea, set_schedule(ea, tau, alpha));
 }
 
 int tutti_ea_get(const tutti_ea *ea, int *tau, double *alpha)
@@ -307,41 +356,57 @@ static int spread(struct tutti_ea *ea, bool params)
 	return err;
 }
 
+static int synchronize(struct tutti_ea *ea, bool params)
+{
+	int err = finish(ea);
+
+	return err ? err : spread(ea, params);
+}
+
 int tutti_ea_synchronize_center(tutti_ea *ea)
 {
-	int err = tt_given(ea, "tutti_ea_synchronize_center: ea");
+	int err = enter(ea, "tutti_ea_synchronize_center: ea");
 
-	return err || (err = finish(ea)) ? err : spread(ea, false);
+	return err ? err : leave(ea, synchronize(ea, false));
 }
 
 int tutti_ea_synchronize(tutti_ea *ea)
 {
-	int err = tt_given(ea, "tutti_ea_synchronize: ea");
+	int err = enter(ea, "tutti_ea_synchronize: ea");
 
-	return err || (err = finish(ea)) ? err : spread(ea, true);
+	return err ? err : leave(ea, synchronize(ea, true));
 }
 
-int tutti_ea_center(tutti_ea *ea, tutti_tensor *list)
+static int find_center(struct tutti_ea *ea, tutti_tensor *list)
 {
-	int err = tt_given(ea, "tutti_ea_center: ea");
+	int err;
 
-	if (err || (err = tt_given(list, "tutti_ea_center: list")))
-		return err;
 	begin(ea);
 	if (!(err = add_sum(ea)))
 		tt_model_place(&ea->model, ea->center, list);
 	return err;
 }
 
+int tutti_ea_center(tutti_ea *ea, tutti_tensor *list)
+{
+	int err = tt_given(ea, "tutti_ea_center: ea");
+
+	if (err || (err = tt_given(list, "tutti_ea_center: list")) || (err = enter(ea, "")))
+		return err;
+	return leave(ea, find_center(ea, list));
+}
+
 int tutti_ea_regroup(tutti_ea *ea, tutti *group)
 {
 	int err = tt_given(ea, "tutti_ea_regroup: ea");
 
-	if (err || (err = tt_group_usable(group)))
+	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(ea->handle.job, &ea->handle.users)))
 		return err;
 	tt_round_end(&ea->round);
 	if (ea->round.err)
 		drop_sum(ea);
-	tt_round_reset(&ea->round, group);
-	return compare(ea, group, ea->tau, ea->alpha);
+	if (!(err = tt_round_reset(&ea->round, &ea->handle, group)))
+		err = compare(ea, group, ea->tau, ea->alpha);
+	tt_users_exit(ea->handle.job, &ea->handle.users);
+	return err;
 }

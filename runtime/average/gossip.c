@@ -147,22 +147,42 @@ static int open_window(struct tutti_gossip *g, const char *name)
 	return err;
 }
 
-static void free_gossip(struct tutti_gossip *g)
+/* Gives back what is the job's. */
+static void end_gossip(struct tutti_gossip *g)
 {
+	tt_window_close(g->window);
+	g->window = NULL;
+	tt_lock(g->job);
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++) {
-		if (g->fetch[i].pinned) {
-			tt_lock(g->job);
-			tt_unpin(g->job, g->fetch[i].pinned);
-			tt_unlock(g->job);
-		}
-		free(g->fetch[i].head);
+		tt_unpin(g->job, g->fetch[i].pinned);
+		g->fetch[i].pinned = NULL;
 	}
+	tt_unlock(g->job);
+}
+
+static void orphan_gossip(struct tt_handle *h) { end_gossip(tt_container_of(h, struct tutti_gossip, handle)); }
+
+static void release_gossip(struct tt_handle *h)
+{
+	struct tutti_gossip *g = tt_container_of(h, struct tutti_gossip, handle);
+
+	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
+		free(g->fetch[i].head);
 	if (g->memory)
 		tt_memory_free(g->memory);
 	tt_model_close(&g->model);
 	free(g->peers);
 	free(g->list);
 	free(g);
+}
+
+static void hold(struct tutti_gossip *g)
+{
+	static const struct tt_handle_kind kind = { orphan_gossip, release_gossip };
+
+	tt_lock(g->job);
+	tt_handle_hold(&g->handle, g->job, &kind);
+	tt_unlock(g->job);
 }
 
 static void begin(struct tutti_gossip *g)
@@ -185,15 +205,11 @@ static void begin(struct tutti_gossip *g)
 	g->none = "nothing was published yet";
 }
 
-int tutti_gossip_open(tutti *at, const char *name, const tutti_tensor *model, int n, const tutti_gossip_config *config,
-                      tutti_gossip **out)
+static int open_gossip(struct tt_job *job, const char *name, const tutti_tensor *model, int n,
+                       const tutti_gossip_config *config, tutti_gossip **out)
 {
-	struct tt_job *job = tt_job_of(at);
-	int err = tt_usable(job);
+	int err;
 
-	if (err || (err = tt_given(out, "tutti_gossip_open: gossip")) ||
-	    (err = tt_given(config, "tutti_gossip_open: config")))
-		return err;
 	if (!name || !*name || strlen(name) > 160)
 		return tt_fail(-EINVAL, "a gossip's name has 1 to 160 bytes");
 	struct tutti_gossip *g = calloc(1, sizeof *g);
@@ -207,24 +223,39 @@ int tutti_gossip_open(tutti *at, const char *name, const tutti_tensor *model, in
 	if (isnan(g->config.weight))
 		g->config.weight = 1.0 / tt_members(job)->launched;
 	if ((err = open_model(g, model, n)) || (err = check(&g->config, g->holds)) || (err = open_memory(g))) {
-		free_gossip(g);
+		release_gossip(&g->handle);
 		return err;
 	}
 	begin(g);
 	if ((err = open_window(g, name))) {
-		free_gossip(g);
+		release_gossip(&g->handle);
 		return err;
 	}
-	*out = g;
+	hold(*out = g);
 	return 0;
+}
+
+int tutti_gossip_open(tutti *at, const char *name, const tutti_tensor *model, int n, const tutti_gossip_config *config,
+                      tutti_gossip **out)
+{
+	struct tt_job *job = tt_job_of(at);
+	int err = tt_usable(job);
+
+	if (err || (err = tt_given(out, "tutti_gossip_open: gossip")) ||
+	    (err = tt_given(config, "tutti_gossip_open: config")) || (err = tt_users_enter(job, &at->handle.users)))
+		return err;
+	err = open_gossip(job, name, model, n, config, out);
+	tt_users_exit(job, &at->handle.users);
+	return err;
 }
 
 void tutti_gossip_close(tutti_gossip *g)
 {
 	struct tt_sentence last = tt_last_sentence();
 
-	if (!g || tt_is_mine(g->job))
+	if (!g || !tt_handle_close(&g->handle))
 		return;
+	tt_unlock(g->job);
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
 		tt_fetch_drop(&g->fetch[i]);
 	tt_lock(g->job);
@@ -233,8 +264,8 @@ void tutti_gossip_close(tutti_gossip *g)
 	for (int i = 0; i < TT_GOSSIP_BUFFERS; i++)
 		if (g->gift[i].kept)
 			tutti_cancel(&g->gift[i].op);
-	tutti_window_close(g->window);
-	free_gossip(g);
+	end_gossip(g);
+	tt_handle_free(&g->handle);
 	tt_remember(last.text);
 }
 
@@ -255,12 +286,14 @@ int tutti_gossip_model(tutti_gossip *g, tutti_tensor *now, tutti_tensor *next)
 	return 0;
 }
 
-static int check_life(struct tutti_gossip *g)
-{
-	int err = tt_usable(tt_job_of(g));
+/* A call begins. Neither close nor leave frees anything before it has ended. */
+static int enter(struct tutti_gossip *g) { return g ? tt_users_enter(g->job, &g->handle.users) : tt_refuse_job(NULL); }
+static void leave(struct tutti_gossip *g) { tt_users_exit(g->job, &g->handle.users); }
 
-	if (err || !tt_members(g->job)->evicted)
-		return err;
+static int check_life(const struct tutti_gossip *g)
+{
+	if (!tt_members(g->job)->evicted)
+		return 0;
 	return tt_fail(-ECONNRESET, "gossip: the other ranks go on without this one: leave the job, join it again "
 	               "and open the gossip again");
 }
@@ -299,7 +332,7 @@ static void find_peer(struct tutti_gossip *g)
 		g->none = "too many peers have not answered yet, or there is no memory";
 }
 
-int tutti_gossip_publish(tutti_gossip *g, double loss)
+static int publish(struct tutti_gossip *g, double loss)
 {
 	int err = check_life(g), to;
 
@@ -322,6 +355,17 @@ int tutti_gossip_publish(tutti_gossip *g, double loss)
 	if (g->config.way != TUTTI_GOSSIP_PULL)
 		tt_gifts_fetch(g);
 	return 0;
+}
+
+int tutti_gossip_publish(tutti_gossip *g, double loss)
+{
+	int err = enter(g);
+
+	if (err)
+		return err;
+	err = publish(g, loss);
+	leave(g);
+	return err;
 }
 
 static const char *reason(int err)
@@ -410,9 +454,14 @@ static int end_round(struct tutti_gossip *g, const tutti_tensor *list, double lo
 
 int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)
 {
-	int err = check_life(g);
+	int err = enter(g);
 
-	return err ? err : end_round(g, NULL, loss, result);
+	if (err)
+		return err;
+	if (!(err = check_life(g)))
+		err = end_round(g, NULL, loss, result);
+	leave(g);
+	return err;
 }
 
 static int check_list(const struct tutti_gossip *g, const tutti_tensor *list)
@@ -427,7 +476,7 @@ static int check_list(const struct tutti_gossip *g, const tutti_tensor *list)
 	return 0;
 }
 
-int tutti_gossip_fetch(tutti_gossip *g, double loss, const tutti_tensor *to, tutti_gossip_result *result)
+static int fetch(struct tutti_gossip *g, double loss, const tutti_tensor *to, tutti_gossip_result *result)
 {
 	int err = check_life(g);
 
@@ -438,6 +487,17 @@ int tutti_gossip_fetch(tutti_gossip *g, double loss, const tutti_tensor *to, tut
 		return tt_fail(-ENOTSUP, "gossip fetch: this gossip gives models away, and only a gossip that pulls "
 		               "fetches one");
 	return end_round(g, to, loss, result);
+}
+
+int tutti_gossip_fetch(tutti_gossip *g, double loss, const tutti_tensor *to, tutti_gossip_result *result)
+{
+	int err = enter(g);
+
+	if (err)
+		return err;
+	err = fetch(g, loss, to, result);
+	leave(g);
+	return err;
 }
 
 int tutti_gossip_set_value(tutti_gossip *g, double value)
@@ -456,7 +516,7 @@ int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
 {
 	int err = tt_usable(tt_job_of(g));
 
-	if (err || (err = tt_given(info, "tutti_gossip_look: info")))
+	if (err || (err = tt_given(info, "tutti_gossip_look: info")) || (err = enter(g)))
 		return err;
 	if (g->config.way != TUTTI_GOSSIP_PULL) {
 		tt_gifts_settle(g);
@@ -469,6 +529,7 @@ int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
 	for (int i = 0; i < g->job->size; i++)
 		info->peers += !g->peers[i].out && tt_member_is_there(g->job, i);
 	tt_unlock(g->job);
+	leave(g);
 	return 0;
 }
 
@@ -478,9 +539,11 @@ static int find(tutti_gossip *g, const char *name)
 {
 	int err = tt_usable(tt_job_of(g));
 
-	if (err || (err = tt_given(name, "gossip: the peer's name")))
+	if (err || (err = tt_given(name, "gossip: the peer's name")) || (err = enter(g)))
 		return err;
-	return tt_gossip_find(g->job, name);
+	int rank = tt_gossip_find(g->job, name);
+	leave(g);
+	return rank;
 }
 
 static int set_out(tutti_gossip *g, const char *name, bool out)
@@ -507,7 +570,9 @@ int tutti_gossip_score(tutti_gossip *g, const char *name)
 	if (rank < 0)
 		return rank;
 	const struct tt_gossip_peer *p = &g->peers[rank];
-	tt_lock(g->job);
+	int err = tt_begin(g->job);
+	if (err)
+		return err;
 	bool erred = p->erred && p->erred == tt_member(g->job, rank)->epoch;
 	tt_unlock(g->job);
 	if (!p->out && !erred)

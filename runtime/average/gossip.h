@@ -87,6 +87,7 @@ struct tt_gossip_peer { /* another rank of the job */
 };
 
 struct tutti_gossip {
+	struct tt_handle handle;
 	struct tt_job *job;
 	tutti_gossip_config config;
 	struct tt_model model;

@@ -21,6 +21,7 @@ struct bucket { /* tensors of one type, one behind another */
 };
 
 struct tutti_gradients {
+	struct tt_handle handle;
 	struct tt_round round;
 	struct tt_model model;
 	struct bucket *buckets;
@@ -75,28 +76,10 @@ static int make(struct tutti_gradients *g, tutti *group, size_t room)
 	return tt_round_open(&g->round, group, g->n, what);
 }
 
-int tutti_gradients_open(tutti *group, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **out)
+static void release_gradients(struct tt_handle *h)
 {
-	struct tutti_gradients *g;
-	int err = tt_given(out, "tutti_gradients_open: gradients");
+	struct tutti_gradients *g = tt_container_of(h, struct tutti_gradients, handle);
 
-	if (err)
-		return err;
-	if (!(g = calloc(1, sizeof *g)))
-		return tt_fail(-ENOMEM, "tutti_gradients_open: no memory");
-	err = tt_model_open(&g->model, grads, n, "tutti_gradients_open");
-	if (err || (err = make(g, group, bucket_bytes))) {
-		tutti_gradients_close(g);
-		return err;
-	}
-	*out = g;
-	return 0;
-}
-
-void tutti_gradients_close(tutti_gradients *g)
-{
-	if (!g)
-		return;
 	tt_round_close(&g->round);
 	tt_model_close(&g->model);
 	free(g->buckets);
@@ -105,16 +88,68 @@ void tutti_gradients_close(tutti_gradients *g)
 	free(g);
 }
 
+static int open_gradients(tutti *group, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **out)
+{
+	static const struct tt_handle_kind kind = { .release = release_gradients };
+	struct tutti_gradients *g = calloc(1, sizeof *g);
+	int err;
+
+	if (!g)
+		return tt_fail(-ENOMEM, "tutti_gradients_open: no memory");
+	err = tt_model_open(&g->model, grads, n, "tutti_gradients_open");
+	if (err || (err = make(g, group, bucket_bytes))) {
+		release_gradients(&g->handle);
+		return err;
+	}
+	tt_round_hold(&g->round, &g->handle, group->job, &kind);
+	*out = g;
+	return 0;
+}
+
+int tutti_gradients_open(tutti *group, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **out)
+{
+	int err = tt_given(out, "tutti_gradients_open: gradients");
+
+	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(group->job, &group->handle.users)))
+		return err;
+	err = open_gradients(group, grads, n, bucket_bytes, out);
+	tt_users_exit(group->job, &group->handle.users);
+	return err;
+}
+
+void tutti_gradients_close(tutti_gradients *g)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!g || !tt_handle_close(&g->handle))
+		return;
+	tt_unlock(g->handle.job);
+	tt_round_end(&g->round);
+	tt_handle_free(&g->handle);
+	tt_remember(last.text);
+}
+
 int tutti_gradients_regroup(tutti_gradients *g, tutti *group)
 {
 	int err = tt_given(g, "tutti_gradients_regroup: gradients");
 
-	if (err || (err = tt_group_usable(group)))
+	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(g->handle.job, &g->handle.users)))
 		return err;
-	tt_round_reset(&g->round, group);
-	begin_step(g);
-	return 0;
+	if (!(err = tt_round_reset(&g->round, &g->handle, group)))
+		begin_step(g);
+	tt_users_exit(g->handle.job, &g->handle.users);
+	return err;
 }
+
+/* A call begins. */
+static int enter(tutti_gradients *g, const char *name)
+{
+	int err = tt_given(g, name);
+
+	return err ? err : tt_round_enter(&g->round, &g->handle);
+}
+
+static int leave(tutti_gradients *g, int err) { return tt_round_exit(&g->round, &g->handle, err); }
 
 /* ---- a step ---- */
 
@@ -128,12 +163,10 @@ static int begin_bucket(struct tutti_gradients *g)
 	return err ? err : tt_round_sum(&g->round, b->tensors, b->n);
 }
 
-int tutti_gradients_ready(tutti_gradients *g, int i)
+static int make_ready(struct tutti_gradients *g, int i)
 {
-	int err = tt_given(g, "tutti_gradients_ready: gradients");
+	int err = 0;
 
-	if (err)
-		return err;
 	if (i < 0 || i >= g->model.n || g->ready[i])
 		return tt_fail(-EINVAL, "tutti_gradients_ready: gradient %d %s", i, i < 0 || i >= g->model.n ?
 		               "is not there" : "is ready already; tutti_gradients_sum or _average ends the step");
@@ -142,6 +175,13 @@ int tutti_gradients_ready(tutti_gradients *g, int i)
 	while (!err && g->ruled && buckets_begun(g) < g->n && !g->buckets[buckets_begun(g)].missing)
 		err = begin_bucket(g);
 	return err;
+}
+
+int tutti_gradients_ready(tutti_gradients *g, int i)
+{
+	int err = enter(g, "tutti_gradients_ready: gradients");
+
+	return err ? err : leave(g, make_ready(g, i));
 }
 
 /* The average of all ranks becomes that of the contributors. Twice the half: 0 times an infinity would be a NaN. */
@@ -180,16 +220,16 @@ static int end_step(struct tutti_gradients *g, tutti_rule rule, int *contributor
 
 int tutti_gradients_sum(tutti_gradients *g, int *contributors)
 {
-	int err = tt_given(g, "tutti_gradients_sum: gradients");
+	int err = enter(g, "tutti_gradients_sum: gradients");
 
-	return err ? err : end_step(g, TUTTI_SUM, contributors);
+	return err ? err : leave(g, end_step(g, TUTTI_SUM, contributors));
 }
 
 int tutti_gradients_average(tutti_gradients *g, int *contributors)
 {
-	int err = tt_given(g, "tutti_gradients_average: gradients");
+	int err = enter(g, "tutti_gradients_average: gradients");
 
-	return err ? err : end_step(g, TUTTI_AVERAGE, contributors);
+	return err ? err : leave(g, end_step(g, TUTTI_AVERAGE, contributors));
 }
 
 /* ---- everybody's parameters ---- */
@@ -247,12 +287,12 @@ static int spread(struct tutti_gradients *g, const tutti_tensor *params, int n, 
 	return 0;
 }
 
-int tutti_gradients_synchronize(tutti_gradients *g, const tutti_tensor *params, int n)
+static int synchronize(struct tutti_gradients *g, const tutti_tensor *params, int n)
 {
 	struct tt_model model;
-	int winner, err = tt_given(g, "tutti_gradients_synchronize: gradients");
+	int winner, err;
 
-	if (err || (err = tt_model_open(&model, params, n, "tutti_gradients_synchronize")))
+	if ((err = tt_model_open(&model, params, n, "tutti_gradients_synchronize")))
 		return err;
 	tt_model_close(&model); /* it was a list of tensors */
 	if (memchr(g->ready, true, (size_t)g->model.n))
@@ -261,4 +301,11 @@ int tutti_gradients_synchronize(tutti_gradients *g, const tutti_tensor *params, 
 	if ((err = join_others(g)) || (err = choose_winner(g, &winner)))
 		return err;
 	return spread(g, params, n, winner);
+}
+
+int tutti_gradients_synchronize(tutti_gradients *g, const tutti_tensor *params, int n)
+{
+	int err = enter(g, "tutti_gradients_synchronize: gradients");
+
+	return err ? err : leave(g, synchronize(g, params, n));
 }

@@ -15,6 +15,40 @@ int tt_round_open(struct tt_round *r, tutti *group, int sums, const char *what)
 	return r->ops ? 0 : tt_fail(-ENOMEM, "%s: no memory for %d sums", what, sums);
 }
 
+void tt_round_hold(struct tt_round *r, struct tt_handle *of, struct tt_job *job, const struct tt_handle_kind *kind)
+{
+	tt_lock(job);
+	tt_handle_hold(of, job, kind);
+	of->group = &r->group;
+	tt_unlock(job);
+}
+
+int tt_round_enter(struct tt_round *r, struct tt_handle *of)
+{
+	int err = tt_users_enter(of->job, &of->users);
+
+	if (err)
+		return err;
+	tt_lock(of->job);
+	if ((r->entered = r->group))
+		r->entered->handle.users.count++; /* who frees the group waits */
+	tt_unlock(of->job);
+	if (r->entered)
+		return 0;
+	tt_users_exit(of->job, &of->users);
+	return tt_fail(-ESTALE, "the group in which this averages was freed: regroup gives it another one");
+}
+
+int tt_round_exit(struct tt_round *r, struct tt_handle *of, int err)
+{
+	tt_lock(of->job);
+	r->entered->handle.users.count--;
+	of->job->engine.news = true;
+	tt_unlock(of->job);
+	tt_users_exit(of->job, &of->users);
+	return err;
+}
+
 /* A round of which a rank is missing fails by itself, on all ranks. What else fails is given up, so that others need
  * not wait for it. */
 static bool ends_by_itself(int err) { return err == -ECONNRESET || err == -ENOTCONN || err == -ETIMEDOUT; }
@@ -84,11 +118,16 @@ int tt_round_end(struct tt_round *r)
 	return err;
 }
 
-void tt_round_reset(struct tt_round *r, tutti *group)
+int tt_round_reset(struct tt_round *r, struct tt_handle *of, tutti *group)
 {
+	if (group->job != of->job)
+		return tt_fail(-EINVAL, "regroup: the group is of another job: close this one, and open another there");
 	tt_round_end(r);
+	tt_lock(of->job);
 	r->group = group;
+	tt_unlock(of->job);
 	r->err = 0;
+	return 0;
 }
 
 void tt_round_close(struct tt_round *r)

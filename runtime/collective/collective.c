@@ -356,7 +356,7 @@ static int check_start(struct tutti *group, bool blocking)
 	int err = 0;
 
 	if (!has_room(group) && blocking) /* each of them has its own bound */
-		err = tt_wait_for(group->job, NULL, has_room, group, TT_NEVER);
+		err = tt_wait_for(group->job, &group->handle.users, has_room, group, TT_NEVER);
 	else if (!has_room(group))
 		err = tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more",
 		              IN_FLIGHT_MAX);
@@ -512,20 +512,27 @@ void tt_coll_free(struct tt_coll *c)
 	free(c);
 }
 
+/* With the lock, on success. */
+static int pin_and_lock(struct tt_coll *c, bool blocking)
+{
+	int pinned = pin(c), err = tt_begin(c->job);
+
+	if (err)
+		return pinned ? pinned : err;
+	if (!pinned && !(pinned = check_start(c->group, blocking)))
+		return 0;
+	unpin(c);
+	tt_unlock(c->job);
+	return pinned;
+}
+
 int tt_coll_run(struct tt_coll *c, tutti_op *op)
 {
-	struct tt_job *job = c->job;
+	int err = tt_operation_may_begin(c->job, op);
 	tutti_op stack;
-	int err = tt_operation_may_begin(job, op);
 
-	if (!err) {
-		err = pin(c);
-		tt_lock(job);
-		if (!err && !(err = check_start(c->group, !op)))
-			return tt_operation_return(start(c, op, &stack), !op);
-		unpin(c);
-		tt_unlock(job);
-	}
+	if (!err && !(err = pin_and_lock(c, !op)))
+		return tt_operation_return(start(c, op, &stack), !op);
 	tt_coll_free(c);
 	return err;
 }

@@ -112,7 +112,8 @@ int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 	uint32_t birth;
 	int full, err = tt_group_usable(parent);
 
-	if (err || (err = tt_given(out, "tutti_group_split: part")))
+	if (err || (err = tt_given(out, "tutti_group_split: part")) ||
+	    (err = tt_users_enter(job, &parent->handle.users)))
 		return err;
 	tt_lock(job);
 	full = tt_group_new(job, 0, &part);
@@ -124,14 +125,16 @@ int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 	}
 	tt_unlock(job);
 	err = split(parent, part, birth, color, key); /* even without a slot, so that the others do not wait */
-	if (!err && !full && color >= 0) {
-		*out = part;
-		return 0;
-	}
+	bool good = !err && !full && color >= 0;
 	tt_lock(job);
-	if (part)
+	if (good)
+		tt_group_hold(*out = part);
+	else if (part)
 		tt_group_free(part);
 	tt_unlock(job);
+	tt_users_exit(job, &parent->handle.users);
+	if (good)
+		return 0;
 	if (!err && !full)
 		*out = NULL;
 	return full ? full : err;

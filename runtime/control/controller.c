@@ -18,13 +18,14 @@ static int make_parts(tutti_controller *c)
 	return c->workers || c->request ? 0 : -ENOMEM;
 }
 
-int tutti_controller_open(tutti *group, const char *name, int controller, tutti_controller **out)
-{
-	int err = tt_usable(tt_job_of(group));
+static void release_controller(struct tt_handle *);
 
-	if (err || (err = tt_given(out, "tutti_controller_open: controller")))
-		return err;
+static int open_controller(tutti *group, const char *name, int controller, tutti_controller **out)
+{
+	static const struct tt_handle_kind kind = { .release = release_controller };
 	tutti_controller *c = calloc(1, sizeof *c);
+	int err;
+
 	if (!c)
 		return tt_fail(-ENOMEM, "controller: no memory");
 	bool serves = group->me == controller;
@@ -34,11 +35,24 @@ int tutti_controller_open(tutti *group, const char *name, int controller, tutti_
 		return err;
 	}
 	if (make_parts(c)) {
-		tutti_controller_close(c);
+		release_controller(&c->desk.handle);
 		return tt_fail(-ENOMEM, "controller \"%s\": no memory for its requests", name);
 	}
+	tt_desk_hold(&c->desk, &kind);
 	*out = c;
 	return 0;
+}
+
+int tutti_controller_open(tutti *group, const char *name, int controller, tutti_controller **out)
+{
+	int err = tt_usable(tt_job_of(group));
+
+	if (err || (err = tt_given(out, "tutti_controller_open: controller")) ||
+	    (err = tt_users_enter(group->job, &group->handle.users)))
+		return err;
+	err = open_controller(group, name, controller, out);
+	tt_users_exit(group->job, &group->handle.users);
+	return err;
 }
 
 static void free_workers(tutti_controller *c)
@@ -261,20 +275,32 @@ static void say_done(tutti_controller *c)
 		place(c, TT_ASK_DONE, NULL, 0, 0, tt_desk_deadline(&c->desk, -1));
 }
 
+static void release_controller(struct tt_handle *h)
+{
+	tutti_controller *c = tt_container_of(h, tutti_controller, desk.handle);
+
+	if (c->workers)
+		free_workers(c);
+	tt_desk_close(&c->desk);
+	free(c->request);
+	free(c);
+}
+
 void tutti_controller_close(tutti_controller *c)
 {
 	struct tt_sentence last = tt_last_sentence();
 
-	if (!c)
+	if (!c || !tt_handle_close(&c->desk.handle))
 		return;
+	tt_unlock(c->desk.job);
 	struct tt_hook hook = tt_hook_suspend();
-	if (c->workers)
-		free_workers(c);
-	else if (c->request && c->seq > c->life && !c->finished)
+	if (c->request && c->seq > c->life && !c->finished)
 		say_done(c);
-	tt_desk_close(&c->desk);
-	free(c->request);
-	free(c);
+	for (int i = 0; c->workers && i < c->desk.n; i++)
+		tutti_cancel(&c->workers[i].op);
+	tutti_window_close(c->desk.window);
+	c->desk.window = NULL;
+	tt_handle_free(&c->desk.handle);
 	tt_hook_resume(hook);
 	tt_remember(last.text);
 }

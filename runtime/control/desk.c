@@ -56,6 +56,13 @@ int tt_desk_open(struct tt_desk *d, tutti *group, const char *what, const char *
 	return err;
 }
 
+void tt_desk_hold(struct tt_desk *d, const struct tt_handle_kind *kind)
+{
+	tt_lock(d->job);
+	tt_handle_hold(&d->handle, d->job, kind);
+	tt_unlock(d->job);
+}
+
 void tt_desk_close(struct tt_desk *d)
 {
 	tutti_window_close(d->window);
@@ -76,10 +83,26 @@ int tt_desk_enter(struct tt_desk *d, const char *call, bool as_master)
 	if (atomic_exchange(&d->inside, true))
 		return tt_fail(-EALREADY, "%s: another thread is in a call on the %s \"%s\", which takes one at a time",
 		               call, d->what, d->name);
-	return 0;
+	if ((err = tt_users_enter(d->job, &d->handle.users)))
+		atomic_store(&d->inside, false);
+	return err;
 }
 
-void tt_desk_leave(struct tt_desk *d) { atomic_store(&d->inside, false); }
+void tt_desk_leave(struct tt_desk *d)
+{
+	atomic_store(&d->inside, false);
+	tt_users_exit(d->job, &d->handle.users);
+}
+
+/* All calls look at this at the latest after TT_LOOK_MS. */
+static int look_if_closed(const struct tt_desk *d)
+{
+	int err = atomic_load(&d->inside) ? d->handle.users.err : 0; /* the close itself hears, too */
+
+	if (err == -ESTALE)
+		return tt_fail(err, "another thread of this process closes the %s \"%s\"", d->what, d->name);
+	return err ? tt_fail(err, "%s \"%s\": this process leaves the job", d->what, d->name) : 0;
+}
 
 bool tt_desk_wants_look(struct tt_desk *d)
 {
@@ -124,8 +147,11 @@ int tt_desk_left_ms(uint64_t deadline, int most)
 
 int tt_desk_hear(struct tt_desk *d, int rank, uint64_t deadline)
 {
-	int wait_ms = tt_desk_left_ms(deadline, TT_LOOK_MS);
-	int err = tutti_wait_notify(d->window, rank, TT_DESK_NOTIFY, d->heard + 1, wait_ms);
+	int wait_ms = tt_desk_left_ms(deadline, TT_LOOK_MS), err = look_if_closed(d);
+
+	if (err)
+		return err;
+	err = tutti_wait_notify(d->window, rank, TT_DESK_NOTIFY, d->heard + 1, wait_ms);
 
 	d->heard += !err;
 	return err;

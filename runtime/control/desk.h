@@ -11,6 +11,7 @@
 enum { TT_LOOK_MS = 20, TT_DESK_NOTIFY = 0 /* the only slot */ };
 
 struct tt_desk {
+	struct tt_handle handle; /* of the controller or the queue, whose first member the desk is */
 	struct tt_job *job;
 	const char *what;   /* "controller", "queue", for sentences */
 	char *name;
@@ -26,6 +27,7 @@ struct tt_desk {
 
 /* bytes: of this rank's window. On failure nothing is left. */
 int tt_desk_open(struct tt_desk *, tutti *, const char *what, const char *name, int master, size_t bytes);
+void tt_desk_hold(struct tt_desk *, const struct tt_handle_kind *); /* the program has it from now on */
 void tt_desk_close(struct tt_desk *);
 /* Each call on a desk is between these two. as_master: only the master may call it; else only the others. -EALREADY */
 int tt_desk_enter(struct tt_desk *, const char *call, bool as_master);

@@ -88,13 +88,14 @@ static int measure(tutti_queue *q, tutti *group, size_t bytes, int depth)
 	return 0;
 }
 
-int tutti_queue_open(tutti *group, const char *name, int producer, size_t bytes, int depth, tutti_queue **out)
-{
-	int err = tt_usable(tt_job_of(group));
+static void release_queue(struct tt_handle *);
 
-	if (err || (err = tt_given(out, "tutti_queue_open: queue")))
-		return err;
+static int open_queue(tutti *group, const char *name, int producer, size_t bytes, int depth, tutti_queue **out)
+{
+	static const struct tt_handle_kind kind = { .release = release_queue };
 	tutti_queue *q = calloc(1, sizeof *q);
+	int err;
+
 	if (!q)
 		return tt_fail(-ENOMEM, "queue: no memory");
 	q->desk.n = group->n;
@@ -108,11 +109,24 @@ int tutti_queue_open(tutti *group, const char *name, int producer, size_t bytes,
 		return err;
 	}
 	if ((err = make_parts(q, group))) {
-		tutti_queue_close(q);
+		release_queue(&q->desk.handle);
 		return err;
 	}
+	tt_desk_hold(&q->desk, &kind);
 	*out = q;
 	return 0;
+}
+
+int tutti_queue_open(tutti *group, const char *name, int producer, size_t bytes, int depth, tutti_queue **out)
+{
+	int err = tt_usable(tt_job_of(group));
+
+	if (err || (err = tt_given(out, "tutti_queue_open: queue")) ||
+	    (err = tt_users_enter(group->job, &group->handle.users)))
+		return err;
+	err = open_queue(group, name, producer, bytes, depth, out);
+	tt_users_exit(group->job, &group->handle.users);
+	return err;
 }
 
 static int say_taken(tutti_queue *q, uint64_t word, uint64_t deadline)
@@ -133,22 +147,34 @@ static void free_takers(tutti_queue *q)
 	free(q->takers);
 }
 
-void tutti_queue_close(tutti_queue *q)
+static void release_queue(struct tt_handle *h)
 {
-	struct tt_sentence last = tt_last_sentence();
+	tutti_queue *q = tt_container_of(h, tutti_queue, desk.handle);
 
-	if (!q)
-		return;
-	struct tt_hook hook = tt_hook_suspend();
 	if (q->takers)
 		free_takers(q);
-	else if (q->batch && !q->ended) /* a producer that has not opened the queue hears it from its first put */
-		say_taken(q, q->taken | CLOSED, tt_desk_deadline(&q->desk, 1000));
 	tt_desk_close(&q->desk);
 	tt_memory_free(q->batch);
 	free(q->bytes);
 	free(q->unassigned);
 	free(q);
+}
+
+void tutti_queue_close(tutti_queue *q)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!q || !tt_handle_close(&q->desk.handle))
+		return;
+	tt_unlock(q->desk.job);
+	struct tt_hook hook = tt_hook_suspend();
+	for (int i = 0; q->takers && i < q->desk.n; i++)
+		tutti_cancel(&q->takers[i].op);
+	if (q->batch && !q->ended) /* a producer that has not opened the queue hears it from its first put */
+		say_taken(q, q->taken | CLOSED, tt_desk_deadline(&q->desk, 1000));
+	tutti_window_close(q->desk.window);
+	q->desk.window = NULL;
+	tt_handle_free(&q->desk.handle);
 	tt_hook_resume(hook);
 	tt_remember(last.text);
 }

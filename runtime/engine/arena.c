@@ -88,13 +88,19 @@ static void take_out(const struct arena *a)
 static void lock(void) { pthread_mutex_lock(&arenas.lock); }
 static void unlock(void) { pthread_mutex_unlock(&arenas.lock); }
 
+/* What the child allocates for a job of its own comes from new arenas: others would not see it in the file of these. */
 static void make_private(void)
 {
 	for (int i = 0; i < arenas.count; i++) {
-		const struct arena *a = arenas.at[i];
+		struct arena *a = arenas.at[i];
+		if (a->fd < 0)
+			continue; /* private in the parent already */
 		if (mmap(a->base, a->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, a->fd, 0) == MAP_FAILED)
 			mprotect(a->base, a->len, PROT_READ);
+		close(a->fd);
+		a->fd = -1;
 	}
+	arenas.empty = NULL;
 	unlock();
 }
 
@@ -191,7 +197,7 @@ static char *take_run(size_t bytes)
 	char *p = NULL;
 
 	for (int i = 0; !p && i < arenas.count; i++)
-		if (arenas.at[i]->slab)
+		if (arenas.at[i]->slab && arenas.at[i]->fd >= 0)
 			p = cut(arenas.at[i], (int)(bytes / PAGE));
 	if (p)
 		return p;
@@ -217,7 +223,7 @@ static char *take(size_t bytes)
 
 static void give_arena(struct arena *a)
 {
-	if (a->slab && !arenas.empty)
+	if (a->slab && a->fd >= 0 && !arenas.empty)
 		arenas.empty = a;
 	if (a == arenas.empty)
 		return;

@@ -288,11 +288,26 @@ static int wait(struct tt_job *job, struct tt_waiter *me, uint64_t deadline)
 	return err;
 }
 
+/* A thread that closes or leaves waits until all others are out. They hold the lock from here to their own last look at
+ * the job or the handle. */
+static void go_out(struct tt_job *job, struct tt_users *users)
+{
+	job->inside--;
+	if (users)
+		users->count--;
+	if (job->ending || (users && users->err))
+		job->engine.news = true;
+}
+
 int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t deadline)
 {
 	struct tt_waiter me = { .ready = ready, .arg = arg };
+	int err;
 
-	return wait(job, &me, deadline);
+	job->inside++;
+	err = wait(job, &me, deadline);
+	go_out(job, NULL);
+	return err;
 }
 
 /* The hook may block (in Python it asks for the interpreter's lock), so it runs without the lock, and another thread
@@ -330,15 +345,20 @@ static int say_ended(int err)
 	return tt_fail(err, "this process leaves the job while the call waits");
 }
 
-int tt_wait_for(struct tt_job *job, const struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t deadline)
+int tt_wait_for(struct tt_job *job, struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t deadline)
 {
 	struct tt_waiter me = { .ready = ready, .arg = arg, .users = users };
-	int err = tt_hook_is_set() ? wait_in_slices(job, &me, deadline) : wait(job, &me, deadline);
+	int err;
 
+	job->inside++;
+	if (users)
+		users->count++;
+	err = tt_hook_is_set() ? wait_in_slices(job, &me, deadline) : wait(job, &me, deadline);
+	go_out(job, users);
 	return users && users->err && err == users->err ? say_ended(err) : err;
 }
 
-int tt_await(struct tt_job *job, const struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t timeout,
+int tt_await(struct tt_job *job, struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t timeout,
              void (*say)(void *arg))
 {
 	uint64_t begun = tt_now();

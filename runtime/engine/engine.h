@@ -28,6 +28,7 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 	const char *name;
 	int slot;                    /* index of its structs, 0 to TT_MODULES - 1; unique */
 	size_t job_size, group_size; /* bytes of its struct in each job and in each group, zeroed at first; 0: none */
+	bool lasting;                /* calls of the program look into its struct in the job without the lock */
 
 	/* Life, in this order; called without the lock. make and open run up the list, stop and close run down it. */
 	void (*make)(struct tt_job *);  /* only the module's struct exists */
@@ -76,7 +77,8 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 int tt_modules_make(struct tt_job *, const struct tt_module *const *list); /* -ENOMEM; -EEXIST: two modules collide */
 int tt_modules_open(struct tt_job *);
 void tt_modules_stop(struct tt_job *);
-void tt_modules_close(struct tt_job *); /* frees the modules' structs, too */
+void tt_modules_close(struct tt_job *); /* frees the modules' structs, too, but lasting ones */
+void tt_modules_free(struct tt_job *);  /* frees these */
 #define tt_each_module(m, job, has) \
 	for (const struct tt_module *const *m##_at = (job)->modules, *m; (m = *m##_at); m##_at++) \
 		if (m->has)
@@ -123,7 +125,7 @@ struct tt_timer { /* zeroed is off */
 static inline bool tt_timer_runs(const struct tt_timer *t) { return t->link.next && !tt_list_empty(&t->link); }
 
 struct tt_users { /* of a handle: the calls inside it. A call that ends or frees the handle wakes them and waits */
-	int count;
+	unsigned count;
 	int err;                    /* what their waits return from now on: -ESHUTDOWN, -ESTALE; 0: the handle lives */
 };
 
@@ -131,7 +133,7 @@ struct tt_waiter { /* a thread in tt_wait_until or tt_wait_for */
 	struct tt_list link;
 	bool (*ready)(void *);
 	void *arg;
-	const struct tt_users *users; /* of the handle on which it waits; NULL: of none */
+	struct tt_users *users;     /* of the handle on which it waits; NULL: of none */
 	bool resumed;               /* the wait goes on after a pause for the hook: it does not spin anew */
 	struct tt_parking parking;
 };
@@ -188,8 +190,8 @@ void tt_look(struct tt_job *, struct tt_net *); /* polls this net, if a poll cos
  * this thread's hook says so; then it has a sentence. tt_await is tt_wait_for, for `timeout` nanoseconds; after
  * TUTTI_SILENCE `say` logs a line: who is waited for. */
 int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline);
-int tt_wait_for(struct tt_job *, const struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t deadline);
-int tt_await(struct tt_job *, const struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t timeout,
+int tt_wait_for(struct tt_job *, struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t deadline);
+int tt_await(struct tt_job *, struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t timeout,
              void (*say)(void *arg));
 void tt_errand(struct tt_job *); /* wakes the background thread for a module's errand() */
 void tt_timer_start(struct tt_job *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
@@ -302,7 +304,10 @@ void tt_scratch_free(struct tt_scratch *);
 /* ---- the job ---- */
 
 struct tt_job {
-	struct tt_engine engine;
+	uint8_t *here;         /* a page that fork() zeroes in the child; 0 also once the job was left */
+	struct tt_job *next;   /* of this process's, see owner.c */
+	_Atomic bool spare;    /* another job may take this memory */
+	struct tt_engine engine; /* the lock is its first member. What is behind the lock begins as zeros */
 	const struct tt_module *const *modules;
 	void *own[TT_MODULES]; /* each module's struct */
 	struct tt_settings settings;
@@ -311,7 +316,6 @@ struct tt_job {
 	uint64_t id;           /* the job's, in all messages */
 	uint32_t epoch;        /* the number of this rank's current life */
 	struct tt_speaker speaker; /* whose rank the log's lines carry */
-	uint8_t *here;         /* a page that fork() zeroes in the child */
 	struct tt_scratch scratch;
 	struct tt_place place;
 	struct tt_pool *pool;  /* NULL: none */
@@ -319,8 +323,15 @@ struct tt_job {
 	struct tt_book stats;
 	uint32_t serial;       /* tells the jobs apart that this process has been in; 0: it has not joined */
 	bool joined, leaving;
-	_Atomic int quitting;  /* the signal that makes this rank leave; 0: none */
+	_Atomic int quitting;  /* the signal that makes this rank leave; TT_LEAVES: tutti_leave was called; 0: none */
+	struct tt_list handles; /* what the program holds of this job, see handle.c ... */
+	unsigned held;         /* ... and how many; those too of which only the memory is left */
+	unsigned inside;       /* threads that wait, or are in calls of several steps */
+	bool ending;           /* tutti_leave waits until they are out. With the lock */
+	bool left;             /* no call begins any more. With the lock */
+	bool gone;             /* all of it was given back. With the lock */
 };
+enum { TT_LEAVES = -1 };
 
 static inline int tt_pin(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
 {
@@ -331,6 +342,10 @@ static inline int tt_pin(struct tt_job *job, const void *base, size_t len, enum 
 
 /* ---- owner.c: may this process use the job? Without the lock ---- */
 
+/* The memory of a job that was left is never freed, but used again for another job: a thread that comes too late takes
+ * the lock, and finds there that the job was left. */
+struct tt_job *tt_job_new(void);     /* zeroed; NULL: no memory */
+void tt_job_retire(struct tt_job *); /* it was left, and the program holds nothing of it */
 int tt_mark_owner(struct tt_job *);    /* makes this process the owner, and the job one that lives. -ENOMEM, -EMFILE */
 void tt_unmark_owner(struct tt_job *); /* the job is about to be freed */
 struct tt_job *tt_job_find(uint32_t serial); /* NULL: no job of this process that lives has that number */
@@ -345,4 +360,40 @@ static inline int tt_usable(struct tt_job *job) /* as tt_is_mine; -ESHUTDOWN whi
 }
 int tt_refuse_null(const char *name);  /* -EINVAL. name: of what is NULL, "tutti_join: job" */
 static inline int tt_given(const void *p, const char *name) { return p ? 0 : tt_refuse_null(name); }
+/* Takes the lock for a call of the program, which has asked one of the two above before. -ESHUTDOWN: the job was left
+ * meanwhile, and the lock is not taken. */
+int tt_begin(struct tt_job *);
+
+/* ---- handle.c: what the program holds of a job, and closes by itself: groups, windows, tables, ... ----
+ *
+ * Handles are closed in any order, before and after tutti_leave, and while other threads wait. tutti_leave gives back
+ * what a handle has of the job ("orphan"); the rest stays until the program closes the handle. All functions are called
+ * without the lock, unless their comment says otherwise. */
+
+struct tt_handle;
+struct tt_handle_kind {
+	void (*orphan)(struct tt_handle *);   /* the job ends: gives back what is the job's. NULL: nothing is */
+	void (*release)(struct tt_handle *);  /* frees what is left, the handle too */
+};
+struct tt_handle { /* part of what the program holds */
+	struct tt_list link;         /* in job->handles */
+	struct tt_job *job;          /* its memory stays as long as the handle. NULL: the program does not hold it */
+	const struct tt_handle_kind *kind;
+	struct tt_users users;
+	struct tutti **group;        /* where it notes its group, which may be freed first; NULL: nowhere */
+	bool closed;                 /* by the program, while another thread leaves the job: that thread frees it */
+	_Atomic bool orphaned;       /* the job was left */
+};
+void tt_handle_hold(struct tt_handle *, struct tt_job *, const struct tt_handle_kind *); /* with the lock */
+/* A call of several steps begins and ends: neither closing nor leaving frees anything meanwhile. */
+int tt_users_enter(struct tt_job *, struct tt_users *); /* as tt_usable(); -ESTALE: another thread closes the handle */
+void tt_users_exit(struct tt_job *, struct tt_users *);
+/* Each close begins with the first. True: the handle is the caller's alone, and the lock is taken: the caller gives
+ * back what is the job's, releases the lock, and calls the second, which frees the handle. False: nothing is left to
+ * do: the job was left, or a fork's child calls. */
+bool tt_handle_close(struct tt_handle *);
+void tt_handle_free(struct tt_handle *);
+void tt_handles_lose_group(const struct tutti *, struct tt_job *); /* with the lock: it is about to be freed */
+void tt_handles_shut(struct tt_job *);   /* with the lock: this rank leaves: wakes all that wait on handles */
+void tt_handles_orphan(struct tt_job *); /* no call is under way */
 #endif

@@ -50,12 +50,22 @@ static int make_struct(struct tt_job *job, const struct tt_module *m)
 	return 0;
 }
 
-static void free_structs(struct tt_job *job)
+static void free_struct(struct tt_job *job, int slot)
 {
-	for (int i = 0; i < TT_MODULES; i++) {
-		free(job->own[i]);
-		job->own[i] = NULL;
-	}
+	free(job->own[slot]);
+	job->own[slot] = NULL;
+}
+
+static void free_structs(struct tt_job *job, bool lasting)
+{
+	bool keeps[TT_MODULES] = { false };
+
+	for (const struct tt_module *const *m = job->modules; m && *m && !lasting; m++)
+		if ((*m)->slot >= 0 && (*m)->slot < TT_MODULES)
+			keeps[(*m)->slot] = (*m)->lasting;
+	for (int i = 0; i < TT_MODULES; i++)
+		if (!keeps[i])
+			free_struct(job, i);
 }
 
 int tt_modules_make(struct tt_job *job, const struct tt_module *const *list)
@@ -66,7 +76,7 @@ int tt_modules_make(struct tt_job *job, const struct tt_module *const *list)
 	for (; *list && !err; list++)
 		err = make_struct(job, *list);
 	if (err) {
-		free_structs(job);
+		free_structs(job, true);
 		return err;
 	}
 	tt_each_module(m, job, make)
@@ -105,5 +115,7 @@ void tt_modules_close(struct tt_job *job)
 	for (int i = count(job); i-- > 0;)
 		if (job->modules[i]->close)
 			job->modules[i]->close(job);
-	free_structs(job);
+	free_structs(job, false);
 }
+
+void tt_modules_free(struct tt_job *job) { free_structs(job, true); }

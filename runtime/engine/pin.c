@@ -203,7 +203,7 @@ static int pin_kept(struct tt_job *job, const struct tt_mem *mem, int remote, ui
 	return err;
 }
 
-int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
+static int pin_for(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
 {
 	struct tt_mem arena, mem = tt_mem_of((void *)(uintptr_t)base, len);
 	uint64_t serial = use == TT_PIN_WINDOW ? 0 : tt_arena_of(base, len, &arena);
@@ -216,6 +216,22 @@ int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_fo
 	if (use == TT_PIN_READ && len <= job->engine.pin_above)
 		return 0;
 	return pin_anew(job, &mem, use != TT_PIN_READ, out);
+}
+
+int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
+{
+	int err = tt_begin(job);
+
+	if (err)
+		return err;
+	job->inside++; /* the nets stay meanwhile */
+	tt_unlock(job);
+	err = pin_for(job, base, len, use, out);
+	tt_lock(job);
+	job->inside--;
+	job->engine.news |= job->ending;
+	tt_unlock(job);
+	return err;
 }
 
 void tt_pins_close(struct tt_job *job)

@@ -441,18 +441,19 @@ static int set_up(struct tt_job *job, struct tt_launch *launch)
 
 static int new_job(struct tt_job **out)
 {
-	struct tt_job *job = calloc(1, sizeof *job);
+	struct tt_job *job = tt_job_new();
 	int err;
 
 	if (!job)
 		return tt_fail(-ENOMEM, "no memory for a job");
+	tt_list_init(&job->handles);
 	tt_list_init(&job->engine.waiters);
 	tt_list_init(&job->engine.timers);
 	tt_list_init(&job->engine.arenas);
 	tt_list_init(&job->engine.unpinned);
 	job->engine.sleeper.fd = job->engine.backstage.fd = -1;
 	if ((err = tt_modules_make(job, tt_module_list()))) {
-		free(job);
+		tt_job_retire(job);
 		return err;
 	}
 	tt_speaker_add(&job->speaker);
@@ -533,6 +534,49 @@ void tt_job_goodbye(struct tt_job *job, uint64_t patience)
 	tt_unlock(job);
 }
 
+static bool is_quiet(void *arg) /* but for the thread that asks, nobody is inside, and nothing is under way */
+{
+	return ((const struct tt_job *)arg)->inside == 1 && is_idle(arg);
+}
+
+static bool are_out(void *arg) { return ((const struct tt_job *)arg)->inside == 1; }
+
+/* Other threads of the program may wait, or be in calls. What they have started ends by itself, all else is woken; no
+ * call begins after that. Where a signal has said the goodbyes before, or the caller's hook ends the wait, operations
+ * end with the connections. */
+static int shut(struct tt_job *job, bool finish)
+{
+	int err = 0;
+
+	atomic_store(&job->quitting, TT_LEAVES);
+	tt_lock(job);
+	job->ending = true;
+	tt_handles_shut(job);
+	if (finish)
+		tt_members(job)->all->handle.users.err = tt_members(job)->whole->handle.users.err = -ESHUTDOWN;
+	if (finish)
+		err = tt_wait_for(job, NULL, is_quiet, job, TT_NEVER); /* each operation has its own bound */
+	job->left = true;
+	tt_unlock(job);
+	return err;
+}
+
+static void say_bye(struct tt_job *job)
+{
+	tt_lock(job);
+	tt_members_say_bye(job);
+	tt_unlock(job);
+}
+
+/* Afterwards nothing lands, no operation runs, and no other thread is in the job. */
+static void hang_up(struct tt_job *job)
+{
+	tt_lock(job);
+	tt_members_end(job, is_idle(job));
+	tt_wait_until(job, are_out, job, TT_NEVER);
+	tt_unlock(job);
+}
+
 static bool is_leaving(struct tt_job *job) /* the thread of signal.c has said goodbye, or is about to */
 {
 	tt_lock(job);
@@ -541,14 +585,31 @@ static bool is_leaving(struct tt_job *job) /* the thread of signal.c has said go
 	return leaving;
 }
 
+/* The program may hold windows, tables and others of this job for longer: they keep the job's own struct. */
+static void retire(struct tt_job *job)
+{
+	tt_lock(job);
+	job->gone = true;
+	bool last = !job->held;
+	tt_unlock(job);
+	if (last)
+		tt_job_retire(job);
+}
+
 static void leave_job(struct tt_job *job)
 {
-	if (job->joined && !is_leaving(job))
-		tt_job_goodbye(job, TT_FOREVER); /* each operation has its own bound */
+	bool polite = job->joined && !is_leaving(job);
+	int err = shut(job, polite);
+
+	if (polite && !err)
+		tt_job_goodbye(job, 0);
+	else if (polite)
+		say_bye(job);
 	tt_modules_stop(job);
 	tt_engine_stop(job);
 	tt_pool_close(job);
-	tt_members_end(job, is_idle(job));
+	hang_up(job);
+	tt_handles_orphan(job);
 	tt_modules_close(job);
 	tt_stats_free(job->stats.own);
 	tt_stats_free(job->stats.former);
@@ -558,7 +619,7 @@ static void leave_job(struct tt_job *job)
 	tt_place_close(job);
 	tt_unmark_owner(job);
 	tt_speaker_remove(&job->speaker);
-	free(job);
+	retire(job);
 }
 
 void tutti_leave(tutti *group)
@@ -566,30 +627,23 @@ void tutti_leave(tutti *group)
 	struct tt_sentence last = tt_last_sentence();
 
 	if (!group || !*group->job->here)
-		return; /* a fork's child owns nothing of the job */
+		return; /* it was left before, or a fork's child calls, which owns nothing of the job */
 	leave_job(group->job);
 	tt_remember(last.text);
-}
-
-static void free_part(struct tutti *g)
-{
-	struct tt_job *job = g->job;
-
-	tt_lock(job);
-	tt_wait_until(job, tt_coll_is_idle, g, TT_NEVER); /* each has its own bound */
-	tt_group_free(g);
-	tt_unlock(job);
 }
 
 void tutti_group_free(tutti *group)
 {
 	struct tt_sentence last = tt_last_sentence();
 
-	if (!group || !*group->job->here)
-		return;
-	if (group == tt_members(group->job)->whole || group == tt_members(group->job)->all)
-		return; /* the job's own: it ends with the job */
-	free_part(group);
+	if (!group || !group->handle.job || !tt_handle_close(&group->handle))
+		return; /* of no handle: the job's own, which ends with the job */
+	struct tt_job *job = group->job;
+	tt_wait_until(job, tt_coll_is_idle, group, TT_NEVER); /* each has its own bound */
+	tt_handles_lose_group(group, job);
+	tt_group_free(group);
+	tt_unlock(job);
+	tt_handle_free(&group->handle);
 	tt_remember(last.text);
 }
 
@@ -613,9 +667,8 @@ int tutti_pin(tutti *group, int i)
 	struct tt_job *job = tt_job_of(group);
 	int err = tt_is_mine(job);
 
-	if (err)
+	if (err || (err = tt_begin(job)))
 		return err;
-	tt_lock(job);
 	err = tt_place_thread(job, TT_PIN_AUTO, i);
 	tt_unlock(job);
 	return err;

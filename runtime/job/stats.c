@@ -77,7 +77,8 @@ int tutti_stats(tutti *at, int rank, tutti_stat_kind kind, tutti_stat *out)
 	if (rank >= 0 && tt_stats_is_own(kind))
 		return tt_fail(-EINVAL, "stats: %s is counted for the whole job: use rank -1", tt_stats_name(kind));
 	double tick_ns = tt_ticker_ns(&job->stats.ticker);
-	tt_lock(job);
+	if ((err = tt_begin(job)))
+		return err;
 	note_copied(job);
 	read_stats(job, rank, kind, tick_ns, out);
 	tt_unlock(job);
@@ -165,7 +166,8 @@ int tutti_stats_dump(tutti *at, int fd)
 		return err;
 	if (fd < 0)
 		return tt_fail(-EBADF, "stats: descriptor %d is none", fd);
-	tt_lock(job);
+	if ((err = tt_begin(job)))
+		return err;
 	text = make_table(job, &len);
 	tt_unlock(job);
 	err = text ? write_all(fd, text, len, job->silence) : tt_fail(-ENOMEM, "no memory for the stats");

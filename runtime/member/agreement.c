@@ -838,10 +838,11 @@ static uint64_t patience_of(const struct tutti *g)
 static int wait_for_answer(struct tt_agreement *a)
 {
 	struct tt_job *job = a->group->job;
+	struct tt_users *users = &a->group->handle.users;
 	uint64_t begun = tt_now(), usual = patience_of(a->group), longer = usual + usual / 2;
 	uint64_t patience = first_left(a->group) == a->group->me ? usual : longer;
 
-	for (int round = 0, err; (err = tt_wait_for(job, NULL, is_settled, a, tt_now() + patience)); round++) {
+	for (int round = 0, err; (err = tt_wait_for(job, users, is_settled, a, tt_now() + patience)); round++) {
 		if (err != -ETIMEDOUT)
 			return err;
 		uint64_t due = a->asked + longer, now = tt_now();
@@ -888,7 +889,7 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 	a->calling = false;
 	if (err)
 		return err;
-	*out = a->heir;
+	tt_group_hold(*out = a->heir);
 	a->heir = NULL;
 	return 0;
 }
@@ -921,7 +922,7 @@ static int arrive(struct tt_job *job, tutti **out)
 	err = all->arriving ? 0 : tt_group_new(job, 0, &all->arriving);
 	while (!err && !all->arrived && tt_now() < end) { /* again, since the ranks that knew it may have died */
 		tell_some(job);
-		err = tt_wait_for(job, NULL, has_arrived, job,
+		err = tt_wait_for(job, &all->all->handle.users, has_arrived, job,
 		                  tt_min(end, tt_now() + tt_time(job, TT_TIME_HEARTBEAT)));
 		err = err == -ETIMEDOUT ? 0 : err;
 	}
@@ -930,7 +931,7 @@ static int arrive(struct tt_job *job, tutti **out)
 	if (!all->arrived)
 		return tt_fail(-ETIMEDOUT, "the job's ranks did not call tutti_group_grow within %llu ms: "
 		               "this rank stays outside, and may call again", (unsigned long long)(patience / TT_MS));
-	*out = all->arriving;
+	tt_group_hold(*out = all->arriving);
 	all->arriving = NULL;
 	return 0;
 }
@@ -943,7 +944,8 @@ static int agree(struct tutti *g, bool grow, tutti **out)
 	if (err || (err = tt_given(out, grow ? "tutti_group_grow: grown" : "tutti_group_shrink: left")))
 		return err;
 	struct tt_members *all = tt_members(job);
-	tt_lock(job);
+	if ((err = tt_begin(job)))
+		return err;
 	err = grow && all->late && g == all->all ? arrive(job, out) : take_part(g, grow, out);
 	tt_unlock(job);
 	return err;

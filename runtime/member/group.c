@@ -56,11 +56,22 @@ int tt_group_make_seats(struct tutti *g, int n)
 	return 0;
 }
 
-static void free_group(struct tutti *g)
+/* Another thread may just be about to begin a call in the group, which then finds that the job was left. */
+static void release_group(struct tt_handle *h)
 {
+	struct tutti *g = tt_container_of(h, struct tutti, handle);
+
 	for (int i = 0; i < TT_MODULES; i++)
 		free(g->own[i]);
+	tt_group_clear_seats(g);
 	free(g);
+}
+
+void tt_group_hold(struct tutti *g)
+{
+	static const struct tt_handle_kind kind = { .release = release_group };
+
+	tt_handle_hold(&g->handle, g->job, &kind);
 }
 
 static struct tutti *make_group(struct tt_job *job)
@@ -71,7 +82,7 @@ static struct tutti *make_group(struct tt_job *job)
 		return NULL;
 	tt_each_module(m, job, group_size)
 		if (!(g->own[m->slot] = calloc(1, m->group_size))) {
-			free_group(g);
+			release_group(&g->handle);
 			return NULL;
 		}
 	g->job = job;
@@ -192,9 +203,8 @@ void tt_group_free(struct tutti *g)
 	tt_list_remove(&g->link);
 	if (tt_members(g->job)->group_at[g->slot] == g)
 		tt_members(g->job)->group_at[g->slot] = NULL;
-	free(g->seats);
-	free(g->seat_of);
-	free_group(g);
+	if (!g->handle.job)
+		release_group(&g->handle);
 }
 
 struct tutti *tt_group_named(const struct tt_job *job, uint32_t uid)
@@ -285,7 +295,8 @@ int tutti_group_timeout(tutti *g, int ms)
 	if (ms < TUTTI_NEVER || (ms > 0 && ms < TIMEOUT_MIN_MS))
 		return tt_fail(-EINVAL, "a timeout of %d ms: write TUTTI_NEVER, 0 for the job's, or %d and above", ms,
 		               TIMEOUT_MIN_MS);
-	tt_lock(job);
+	if ((err = tt_begin(job)))
+		return err;
 	g->timeout = ms == TUTTI_NEVER ? TT_FOREVER : (uint64_t)ms * TT_MS;
 	tt_heartbeat_start(job); /* a short timeout makes for short looks */
 	tt_unlock(job);
@@ -356,21 +367,24 @@ int tt_group_is_mine(const struct tutti *g)
 	               "collectives in the group that tutti_group_grow gives it");
 }
 
-tutti *tutti_job(tutti *group) { return group ? tt_members(group->job)->whole : NULL; }
+tutti *tutti_job(tutti *group) { return group && !group->job->left ? tt_members(group->job)->whole : NULL; }
 
 int tutti_group_member(const tutti *g, int i)
 {
-	int rank = g ? tt_group_to_job(g, i) : tt_refuse_job(NULL);
+	int rank = tt_is_mine(tt_job_of(g));
 
+	if (rank)
+		return rank;
+	rank = tt_group_to_job(g, i);
 	return rank == -1 ? tt_fail(-EINVAL, "group member %d must be from 0 to %d", i, tt_group_count(g) - 1) : rank;
 }
 
 int tutti_group_rank(const tutti *g, int rank)
 {
-	int i = -1;
+	int i = -1, err = tt_is_mine(tt_job_of(g));
 
-	if (!g)
-		return tt_refuse_job(NULL);
+	if (err)
+		return err;
 	if (rank >= 0 && rank < g->job->size)
 		i = is_whole(g) ? rank : g->seat_of[rank];
 	return i < 0 ? tt_fail(-ENOENT, "rank %d of the job is not in this group", rank) : i;
@@ -401,7 +415,8 @@ int tutti_group_evict(tutti *g, int i, const char *why)
 	if (rank < 0 || rank == job->rank)
 		return tt_fail(-EINVAL, "evict: rank %d must be from 0 to %d, and another rank", i,
 		               tt_group_count(g) - 1);
-	tt_lock(job);
+	if ((err = tt_begin(job)))
+		return err;
 	struct tt_member *m = tt_member(job, rank);
 	if (m->state < TT_LEFT && (is_whole(g) || tt_group_find(g, m))) /* else that life of it has ended */
 		expel(m, why && *why ? why : "no reason given");

@@ -766,9 +766,9 @@ static void give_up_collecting(struct call *c, int err, const char *why)
 	end_call(c, err, err == -ETIMEDOUT ? text : why);
 }
 
-static int wait_for_end(struct call *c, uint64_t timeout)
+static int wait_for_end(struct call *c, struct tt_users *users, uint64_t timeout)
 {
-	int err = tt_await(job_of(c), NULL, has_ended, c, timeout, say_awaited);
+	int err = tt_await(job_of(c), users, has_ended, c, timeout, say_awaited);
 	struct tt_sentence why = tt_last_sentence();
 
 	if (!c->ended && collects(c))
@@ -801,12 +801,12 @@ static int form(struct tutti *at, struct call *c, tutti **out)
 	else
 		say_join(c);
 	look_at_requests(c);
-	err = wait_for_end(c, tt_group_timeout(at));
+	err = wait_for_end(c, &at->handle.users, tt_group_timeout(at));
 	tt_list_remove(&c->link);
 	if (err)
 		tt_group_free(c->part);
 	else
-		*out = c->part;
+		tt_group_hold(*out = c->part);
 	return err;
 }
 
@@ -816,9 +816,9 @@ int tutti_group_of(tutti *at, const int *ranks, int n, const char *name, tutti *
 	struct call *c = NULL;
 	int err = tt_usable(job);
 
-	if (err || (err = tt_given(out, "tutti_group_of: group")) || (err = check_list(at, ranks, n, name)))
+	if (err || (err = tt_given(out, "tutti_group_of: group")) || (err = check_list(at, ranks, n, name)) ||
+	    (err = tt_begin(job)))
 		return err;
-	tt_lock(job);
 	if (!(err = new_call(at, ranks, n, name, &c))) {
 		if (find_call(job, name))
 			err = tt_fail(-EALREADY, "another thread is in tutti_group_of with the name \"%s\"", name);

@@ -231,4 +231,7 @@ int tt_late_join_settle(struct tt_job *job)
 	return 0;
 }
 
-int tutti_late(const tutti *group) { return group ? tt_members(group->job)->late : tt_refuse_job(NULL); }
+int tutti_late(const tutti *group)
+{
+	return group && !group->job->left ? tt_members(group->job)->late : tt_refuse_job(tt_job_of(group));
+}

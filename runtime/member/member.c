@@ -305,6 +305,7 @@ const struct tt_module tt_member_module = {
 	.name = "member",
 	.slot = TT_MEMBER_SLOT,
 	.job_size = sizeof(struct tt_members),
+	.lasting = true,
 	.make = make,
 	.close = close_members,
 	.poll = settle,

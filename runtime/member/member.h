@@ -288,6 +288,7 @@ struct tt_seat { /* a rank's place in a group's membership view */
 };
 
 struct tutti { /* this process's place in a group of ranks: what users hold */
+	struct tt_handle handle;    /* of a group that the program frees, by tutti_group_free */
 	struct tt_list link;        /* in tt_members.groups */
 	struct tt_job *job;
 	uint32_t uid;               /* names the group, the same on every rank; 0: not agreed on yet */
@@ -319,7 +320,8 @@ void tt_group_seat(struct tutti *, int i, int rank, uint32_t epoch, uint16_t slo
 void tt_group_begun(struct tutti *); /* all its ranks have agreed on it: tells the modules */
 /* This rank cannot make its part of the group: tells the parent's ranks not to wait for it. */
 void tt_group_revoke(const struct tutti *parent, uint32_t birth);
-void tt_group_free(struct tutti *);
+void tt_group_hold(struct tutti *); /* the program gets it, and frees it */
+void tt_group_free(struct tutti *); /* of one that is held the numbering stays, until the program frees it */
 struct tt_seat *tt_group_find(const struct tutti *, const struct tt_member *); /* NULL: none, or an earlier life's */
 /* The group that a message of this member means by a slot and a uid; NULL: it is closed here, or the sender has no seat
  * in it. *seat: the sender's; NULL: the group is not agreed on yet, and its first messages come early. */

@@ -46,7 +46,8 @@ int tutti_group_peer(tutti *group, int i, tutti_peer *out)
 		return err;
 	if ((rank = tt_group_to_job(group, i)) < 0)
 		return tt_fail(-EINVAL, "peer: rank %d must be from 0 to %d", i, tt_group_count(group) - 1);
-	tt_lock(job);
+	if ((err = tt_begin(job)))
+		return err;
 	describe(tt_member(job, rank), out);
 	tt_unlock(job);
 	return 0;

@@ -115,9 +115,8 @@ int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), 
 	struct tt_job *job = tt_job_of(at);
 	int err;
 
-	if ((err = tt_usable(job)))
+	if ((err = tt_usable(job)) || (err = tt_begin(job)))
 		return err;
-	tt_lock(job);
 	if (!tt_members(job)->watch)
 		err = open_watch(job);
 	if (!err) {
@@ -135,9 +134,8 @@ int tutti_group_next(tutti *at, tutti_change *change)
 	struct tt_job *job = tt_job_of(at);
 	int n;
 
-	if ((n = tt_is_mine(job)) || (n = tt_given(change, "tutti_group_next: change")))
+	if ((n = tt_is_mine(job)) || (n = tt_given(change, "tutti_group_next: change")) || (n = tt_begin(job)))
 		return n;
-	tt_lock(job);
 	if (!tt_members(job)->watch)
 		n = tt_fail(-EINVAL, "nobody watches this job: call tutti_group_watch first");
 	else

@@ -281,7 +281,22 @@ static void say_doing(const struct tt_job *job, char *text, size_t size)
 
 /* ---- the calls on started operations ---- */
 
-/* The job of an operation; NULL: the operation is idle. The job's memory is not touched unless the job lives. */
+static int say_left(void)
+{
+	return tt_fail(-EINVAL, "the operation's job has been left, or its tutti_op was neither zeroed nor started");
+}
+
+/* Takes the lock of an operation's job, which may have been left since find_job(). */
+static int enter(struct tt_job *job, uint32_t serial)
+{
+	tt_lock(job);
+	if (job->serial == serial && !job->left)
+		return 0;
+	tt_unlock(job);
+	return say_left();
+}
+
+/* The job of an operation; NULL: the operation is idle. */
 static int find_job(const tutti_op *op, struct tt_job **job)
 {
 	const struct tt_operation *r = (const struct tt_operation *)op;
@@ -290,10 +305,7 @@ static int find_job(const tutti_op *op, struct tt_job **job)
 	*job = err ? NULL : tt_job_find(r->serial);
 	if (err || !r->serial)
 		return err;
-	if (!*job)
-		return tt_fail(-EINVAL, "the operation's job has been left, or its tutti_op was neither zeroed nor "
-		               "started");
-	return tt_is_mine(*job);
+	return *job ? tt_is_mine(*job) : say_left();
 }
 
 int tt_operation_look_up(const tutti_op *op)
@@ -302,9 +314,8 @@ int tt_operation_look_up(const tutti_op *op)
 	struct tt_job *job = tt_job_find(r->serial);
 	int err = 0;
 
-	if (!job || !*job->here)
+	if (!job || !*job->here || enter(job, r->serial))
 		return 0;
-	tt_lock(job);
 	tt_each_of(const struct tt_operation, link, q, &tt_operations(job)->running)
 		if (q == r)
 			err = tt_fail(-EINVAL, "%s runs in this tutti_op: wait for it or cancel it, or use another one",
@@ -344,6 +355,13 @@ static int say_late(const struct tt_operation *r, int err, int timeout_ms)
 	return tt_fail(-EINPROGRESS, "%s has not ended after %d ms: wait again, or cancel it", r->what, timeout_ms);
 }
 
+/* A thread that frees the op waits for this. */
+static void stop_waiting(struct tt_operation *r)
+{
+	r->waiting--;
+	r->job->engine.news = true;
+}
+
 int tutti_wait(tutti_op *op, int timeout_ms)
 {
 	struct tt_operation *r = (struct tt_operation *)op;
@@ -351,14 +369,15 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 	struct tt_job *job;
 	int err = find_job(op, &job);
 
-	if (err || !job)
+	if (err || !job || (err = enter(job, r->serial)))
 		return err;
-	tt_lock(job);
+	r->waiting++;
 	hurry(r, &nudged);
 	look(r);
 	if (!r->ended)
 		err = wait_for(job, has_ended, r, timeout_ms);
 	err = err ? say_late(r, err, timeout_ms) : take_result(r);
+	stop_waiting(r);
 	tt_unlock(job);
 	return err;
 }
@@ -369,9 +388,8 @@ int tutti_test(tutti_op *op)
 	struct tt_job *job;
 	int err = find_job(op, &job);
 
-	if (err || !job)
+	if (err || !job || (err = enter(job, r->serial)))
 		return err;
-	tt_lock(job);
 	if (!r->ended)
 		tt_progress(job);
 	err = r->ended ? take_result(r) : -EINPROGRESS;
@@ -417,13 +435,48 @@ int tutti_cancel(tutti_op *op)
 	struct tt_job *job;
 	int err = find_job(op, &job);
 
-	if (err || !job)
+	if (err || !job || (err = enter(job, r->serial)))
 		return err;
-	tt_lock(job);
 	err = r->ended ? take_result(r) : tt_operation_cancel(r);
 	r->taken = true;
 	tt_unlock(job);
 	return err;
+}
+
+int tutti_op_new(tutti_op **out)
+{
+	int err = tt_given(out, "tutti_op_new: op");
+	tutti_op *op = err ? NULL : calloc(1, sizeof *op);
+
+	if (err || !op)
+		return err ? err : tt_fail(-ENOMEM, "no memory for an operation");
+	*out = op;
+	return 0;
+}
+
+static bool is_unwatched(void *arg) { return !((struct tt_operation *)arg)->waiting; }
+
+/* Other threads may wait for the operation: the cancel ends their waits. */
+static void cancel_and_clear(struct tt_job *job, struct tt_operation *r)
+{
+	if (enter(job, r->serial))
+		return;
+	if (!r->ended)
+		tt_operation_cancel(r);
+	tt_wait_until(job, is_unwatched, r, TT_NEVER);
+	tt_unlock(job);
+}
+
+void tutti_op_free(tutti_op *op)
+{
+	struct tt_operation *r = (struct tt_operation *)op;
+	struct tt_job *job = r && r->serial ? tt_job_find(r->serial) : NULL;
+	struct tt_sentence last = tt_last_sentence();
+
+	if (job && *job->here) /* else the job was left, or this is a fork's child, and nobody uses the op */
+		cancel_and_clear(job, r);
+	free(op);
+	tt_remember(last.text);
 }
 
 int tutti_event_fd(tutti *at)
@@ -431,9 +484,8 @@ int tutti_event_fd(tutti *at)
 	struct tt_job *job = tt_job_of(at);
 	int fd;
 
-	if ((fd = tt_is_mine(job)))
+	if ((fd = tt_is_mine(job)) || (fd = tt_begin(job)))
 		return fd;
-	tt_lock(job);
 	if (tt_operations(job)->event_fd < 0)
 		tt_operations(job)->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if ((fd = tt_operations(job)->event_fd) < 0)
@@ -448,6 +500,7 @@ struct set {
 	tutti_op *const *ops;       /* NULL, or idle: passed over */
 	int n, at;                  /* at: those before it have ended; or the one that has */
 	struct tt_job *job;         /* NULL: all are passed over */
+	uint32_t serial;            /* the job's */
 };
 
 static struct tt_operation *operation(const struct set *s, int i) /* NULL: passed over */
@@ -471,6 +524,7 @@ static int make_set(tutti_op *const ops[], int n, struct set *s)
 			return tt_fail(-EINVAL, "operation %d of the list is of another job than those before it: wait "
 			               "for each job's by themselves", i);
 		s->job = job ? job : s->job;
+		s->serial = job ? ((const struct tt_operation *)ops[i])->serial : s->serial;
 	}
 	return 0;
 }
@@ -512,6 +566,14 @@ static int wait_for_set(struct set *s, bool (*ready)(void *), int timeout_ms)
 	return wait_for(s->job, ready, s, timeout_ms);
 }
 
+static void watch_set(struct set *s, int change)
+{
+	for (int i = 0; i < s->n; i++)
+		if (operation(s, i))
+			operation(s, i)->waiting += (uint16_t)change;
+	s->job->engine.news |= change < 0;
+}
+
 /* The first error in the order of the list. */
 static int take_results(struct set *s)
 {
@@ -532,11 +594,12 @@ int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms)
 	struct set s;
 	int err = make_set(ops, n, &s);
 
-	if (err || !s.job)
+	if (err || !s.job || (err = enter(s.job, s.serial)))
 		return err;
-	tt_lock(s.job);
+	watch_set(&s, 1);
 	err = wait_for_set(&s, have_all_ended, timeout_ms);
 	err = err ? say_late(operation(&s, s.at), err, timeout_ms) : take_results(&s);
+	watch_set(&s, -1);
 	tt_unlock(s.job);
 	return err;
 }
@@ -556,7 +619,9 @@ int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms)
 		return which;
 	if (!s.job)
 		return say_none(n);
-	tt_lock(s.job);
+	if ((which = enter(s.job, s.serial)))
+		return which;
+	watch_set(&s, 1);
 	if ((which = wait_for_set(&s, has_any_ended, timeout_ms)) == -ETIMEDOUT)
 		which = tt_fail(-EINPROGRESS, "none of %d operations has ended after %d ms: wait again, or cancel "
 		                "them", n, timeout_ms);
@@ -564,6 +629,7 @@ int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms)
 		which = say_none(n);
 	else if (!which)
 		operation(&s, which = s.at)->taken = true;
+	watch_set(&s, -1);
 	tt_unlock(s.job);
 	return which;
 }

@@ -39,6 +39,7 @@ struct tt_operation { /* what a tutti_op holds; blocking calls have it on their 
 	bool ended, hurried;        /* hurried: a wait has asked for the acknowledgement */
 	bool taken;                 /* the program has its result */
 	bool given_up, said;        /* said: the log has a line that it waits */
+	uint16_t waiting;           /* threads in tutti_wait and its like */
 	uint32_t asked;             /* periods after which the ranks that it waits for were asked what they do */
 	uint64_t timeout;           /* nanoseconds; at first TUTTI_TIMEOUT */
 	uint64_t since, seen;       /* tt_operations.clock, at its start or its last progress; and progress() then */

@@ -798,8 +798,13 @@ int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 	struct tutti_table *t = c->table;
 	struct tt_job *job = t->job;
 	tutti_op stack;
+	int err = tt_begin(job);
 
-	tt_lock(job);
+	if (err) {
+		free(c->list);
+		free(c);
+		return err;
+	}
 	struct tt_operation *r = tt_operation_begin(job, op, &stack, what, -1);
 	c->number = ++t->calls;
 	c->request = r;

@@ -267,6 +267,10 @@ static bool pull_at_once(struct tutti_table *t, char *values)
 	if (bytes > TT_PUSH_INLINE || t->flags & TUTTI_TABLE_FRESH)
 		return false;
 	tt_ticket_lock_take(lock);
+	if (t->job->left) {
+		tt_ticket_lock_release(lock);
+		return false;
+	}
 	since = tt_stats_start(t->job);
 	done = tt_list_empty(&tt_tables(t->job)->calls);
 	for (int i = 0; i < t->servers && done; i++)

@@ -278,14 +278,10 @@ int tt_table_io_call(struct tutti_table *t, const char *what, const char *folder
 	err = !folder ? EINVAL : realpath(folder, path) ? 0 : errno; /* servers may have other working directories */
 	if (err)
 		return tt_fail(-err, "%s: no folder %s: %s", what, folder ? folder : "was given", strerror(err));
-	tt_lock(t->job);
-	t->filing++;
-	tt_unlock(t->job);
+	if ((err = tt_users_enter(t->job, &t->handle.users)))
+		return err;
 	err = act(t, what, path);
-	tt_lock(t->job);
-	t->filing--;
-	t->job->engine.news = true; /* a thread that closes the table may wait for this */
-	tt_unlock(t->job);
+	tt_users_exit(t->job, &t->handle.users);
 	return err;
 }
 

@@ -321,7 +321,7 @@ static int ask_some(struct tutti_table *t, int from, int end, uint64_t clock, co
 	int err = 0;
 
 	ask_open(&r, clock, to);
-	err = tt_await(t->job, NULL, is_answered, &r, t->timeout, say_awaited);
+	err = tt_await(t->job, &t->handle.users, is_answered, &r, t->timeout, say_awaited);
 	if (err && err != -ETIMEDOUT)
 		return err;
 	if (err) {
@@ -374,9 +374,10 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 	if (!t->works)
 		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and this rank is none or has "
 		               "finished", t->name);
-	tt_lock(t->job);
+	if ((err = tt_begin(t->job)))
+		return err;
 	err = tt_table_is_called(t) ? -ETIMEDOUT :
-	      tt_wait_for(t->job, NULL, pushes_nothing, t, tt_now() + t->timeout);
+	      tt_wait_for(t->job, &t->handle.users, pushes_nothing, t, tt_now() + t->timeout);
 	if (err == -ETIMEDOUT)
 		err = explain(t, -EBUSY, "");
 	else if (!err)

@@ -144,17 +144,29 @@ static uint64_t print_of(const struct tutti_table *t)
 	return tt_sum_end(&sum);
 }
 
-static void free_table(struct tutti_table *t)
+static void clear_table(struct tutti_table *t)
 {
 	tt_list_remove(&t->link);
-	tutti_window_close(t->window);
+	tt_window_close(t->window);
 	tt_table_unserve(t);
-	free(t->name);
 	free(t->trace);
+}
+
+static void release_table(struct tt_handle *h)
+{
+	struct tutti_table *t = tt_container_of(h, struct tutti_table, handle);
+
+	free(t->name);
 	free(t->server);
 	free(t->worker);
 	free(t->source);
 	free(t);
+}
+
+static void free_table(struct tutti_table *t)
+{
+	clear_table(t);
+	release_table(&t->handle);
 }
 
 /* NULL: no memory. */
@@ -317,14 +329,32 @@ static int meet_all(struct tutti_table *t)
 	return err ? err : find_slots(t);
 }
 
-int tutti_table_open(tutti *at, const char *name, const tutti_table_config *config, tutti_table **out)
-{
-	struct tt_job *job = tt_job_of(at);
-	struct tutti_table *t;
-	int err = tt_usable(job);
+static void stop_timers(struct tutti_table *t);
+static void close_unheld(struct tutti_table *t);
 
-	if (err || (err = tt_given(out, "tutti_table_open: table")) || (err = check_config(at, name, config)) ||
-	    (err = tt_table_can_be(config->updater.rule, config->flags, &config->consistency)) ||
+static void orphan_table(struct tt_handle *h)
+{
+	struct tutti_table *t = tt_container_of(h, struct tutti_table, handle);
+
+	stop_timers(t);
+	clear_table(t);
+}
+
+static void hold(struct tutti_table *t)
+{
+	static const struct tt_handle_kind kind = { orphan_table, release_table };
+
+	tt_lock(t->job);
+	tt_handle_hold(&t->handle, t->job, &kind);
+	tt_unlock(t->job);
+}
+
+static int open_table(tutti *at, const char *name, const tutti_table_config *config, tutti_table **out)
+{
+	struct tutti_table *t;
+	int err = check_config(at, name, config);
+
+	if (err || (err = tt_table_can_be(config->updater.rule, config->flags, &config->consistency)) ||
 	    (err = tt_updater_check(&config->updater, config->type)))
 		return err;
 	if (!(t = new_table(at, name, config)))
@@ -341,9 +371,21 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	if (!err && !(err = open_windows(t)))
 		err = meet_all(t);
 	if (err)
-		tutti_table_close(t);
+		close_unheld(t);
 	else
-		*out = t;
+		hold(*out = t);
+	return err;
+}
+
+int tutti_table_open(tutti *at, const char *name, const tutti_table_config *config, tutti_table **out)
+{
+	struct tt_job *job = tt_job_of(at);
+	int err = tt_usable(job);
+
+	if (err || (err = tt_given(out, "tutti_table_open: table")) || (err = tt_users_enter(job, &at->handle.users)))
+		return err;
+	err = open_table(at, name, config, out);
+	tt_users_exit(job, &at->handle.users);
 	return err;
 }
 
@@ -351,7 +393,7 @@ int tutti_table_reopen(tutti_table *t)
 {
 	int err = tt_usable(tt_job_of(t));
 
-	if (err)
+	if (err || (err = tt_users_enter(t->job, &t->handle.users)))
 		return err;
 	tt_lock(t->job);
 	for (int i = 0; i < t->servers; i++)
@@ -360,6 +402,7 @@ int tutti_table_reopen(tutti_table *t)
 	err = meet_all(t);
 	if (!err && t->finished)
 		err = tutti_table_finish(t);
+	tt_users_exit(t->job, &t->handle.users);
 	return err;
 }
 
@@ -380,9 +423,8 @@ int tutti_table_look(tutti_table *t, tutti_table_info *info)
 	struct tt_job *job = tt_job_of(t);
 	int err = tt_is_mine(job);
 
-	if (err || (err = tt_given(info, "tutti_table_look: info")))
+	if (err || (err = tt_given(info, "tutti_table_look: info")) || (err = tt_begin(job)))
 		return err;
-	tt_lock(job);
 	*info = (tutti_table_info){
 		.servers = t->servers, .workers = t->workers ? t->workers : job->size,
 		.server = t->mine, .worker = t->workers ? index_of(t->worker, t->workers, job->rank) : job->rank,
@@ -404,10 +446,9 @@ int tutti_table_finish(tutti_table *t)
 {
 	int err = tt_usable(tt_job_of(t));
 
-	if (err)
+	if (err || (err = tt_begin(t->job)))
 		return err;
-	tt_lock(t->job);
-	if ((err = tt_wait_for(t->job, NULL, has_pushed, t, tt_now() + t->timeout)) == -ETIMEDOUT)
+	if ((err = tt_wait_for(t->job, &t->handle.users, has_pushed, t, tt_now() + t->timeout)) == -ETIMEDOUT)
 		err = tt_fail(-EBUSY, "table \"%s\": pushes of this rank are still under way after %llu ms", t->name,
 		              tt_timeout_ms(t));
 	else if (!err)
@@ -425,7 +466,6 @@ static void stop_timers(struct tutti_table *t)
 }
 
 static bool is_idle(void *arg) { return !tt_table_is_called(arg) && !tt_table_is_pushed(arg); }
-static bool files_nothing(void *arg) { return !((const struct tutti_table *)arg)->filing; }
 
 static bool has_joined(const struct tutti_table *t)
 {
@@ -451,16 +491,11 @@ static void close_head(struct tt_shard *s)
 		__atomic_store_n(&((struct tt_shard_head *)s->memory)->uid, 0, __ATOMIC_RELEASE);
 }
 
-void tutti_table_close(tutti_table *t)
+/* With the lock. */
+static void end_table(struct tutti_table *t)
 {
-	struct tt_sentence last = tt_last_sentence();
-	struct tt_job *job;
+	struct tt_job *job = t->job;
 
-	if (!t || !*t->job->here)
-		return;
-	job = t->job;
-	tt_lock(job);
-	tt_wait_until(job, files_nothing, t, TT_NEVER); /* ends once its servers are done, gone or without progress */
 	if (tt_wait_until(job, is_idle, t, tt_now() + t->timeout))
 		tt_table_give_up(t);
 	tt_table_finish(t);
@@ -472,8 +507,29 @@ void tutti_table_close(tutti_table *t)
 	if (t->shard.held)
 		tt_shard_resume(t); /* tells workers whose pushes wait that the table is closed */
 	stop_timers(t);
-	tt_unlock(job);
+}
+
+static void close_unheld(struct tutti_table *t)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	tt_lock(t->job);
+	end_table(t);
+	tt_unlock(t->job);
 	free_table(t);
+	tt_remember(last.text);
+}
+
+void tutti_table_close(tutti_table *t)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!t || !tt_handle_close(&t->handle))
+		return;
+	end_table(t);
+	tt_unlock(t->job);
+	clear_table(t);
+	tt_handle_free(&t->handle);
 	tt_remember(last.text);
 }
 
@@ -501,7 +557,7 @@ static void close_tables(struct tt_job *job)
 		struct tt_table_peer *peer = tt_member_own(tt_member(job, i), TT_TABLE_SLOT);
 		if (!peer)
 			continue;
-		tutti_window_close(peer->inbox_window);
+		tt_window_close(peer->inbox_window);
 		tt_table_free_inbox(peer);
 		free(peer->queue);
 	}

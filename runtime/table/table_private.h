@@ -178,6 +178,7 @@ struct tt_closed { /* a table that this rank has closed */
 };
 
 struct tutti_table {
+	struct tt_handle handle;
 	struct tt_list link;         /* in tt_tables.tables */
 	struct tt_job *job;
 	uint64_t timeout;            /* of calls, in nanoseconds: the group's, at opening */
@@ -207,7 +208,6 @@ struct tutti_table {
 	struct tt_timer own_turn;    /* ... of which one piece is served in each pass of the progress loop */
 	struct tt_timer gate_turn;   /* looks at the gates again */
 	uint32_t calls;              /* so far */
-	int filing;                  /* saves and loads of this rank that are under way */
 	struct tutti_window *window;
 	struct tt_shard shard;
 };

@@ -78,7 +78,8 @@ struct tutti_window {
 	struct tt_region *regions[TT_NETS];
 	struct remote *remotes;     /* one a rank */
 	int lent;                   /* keys that were recalled and are still held */
-	struct slot *slots[TT_SLOTS];
+	struct tt_handle handle;    /* of a window that the program has opened */
+	struct slot **slots;        /* TT_SLOTS of them */
 };
 
 struct ask { /* a rank has asked for a window that is not open here yet */
@@ -428,6 +429,7 @@ static struct tutti_window *new_window(struct tt_job *job, const char *name)
 	w->timeout = job->timeout;
 	w->members = tt_members(job);
 	w->name = strdup(name);
+	w->slots = calloc(TT_SLOTS, sizeof *w->slots);
 	w->remotes = calloc((size_t)tt_members(job)->capacity, sizeof *w->remotes);
 	for (int i = 0; w->remotes && i < tt_members(job)->capacity; i++) {
 		tt_list_init(&w->remotes[i].unanswered);
@@ -455,23 +457,37 @@ static void recall(struct tutti_window *w)
 	tt_wait_until(w->job, is_back, w, TT_NEVER); /* a holder that does not answer is evicted */
 }
 
-static void free_window(struct tutti_window *w)
+/* All that the job has of it, and others reach. */
+static void clear_window(struct tutti_window *w)
 {
 	for (int i = 0; i < TT_NETS; i++)
 		if (w->regions[i])
 			w->regions[i]->net->transport->dereg(w->regions[i]);
-	for (int i = 0; i < TT_SLOTS; i++)
+	for (int i = 0; w->slots && i < TT_SLOTS; i++)
 		free(w->slots[i]);
+	free(w->slots);
 	for (int i = 0; w->remotes && i < w->job->size; i++)
 		free(w->remotes[i].lent);
 	tt_list_remove(&w->link);
 	if (w->index)
 		windows_of(w->job)->at[w->index] = NULL;
 	free(w->remotes);
+}
+
+static void release_window(struct tt_handle *h)
+{
+	struct tutti_window *w = tt_container_of(h, struct tutti_window, handle);
+
 	free(w->rank_of);
 	free(w->epoch_of);
 	free(w->name);
 	free(w);
+}
+
+static void free_window(struct tutti_window *w)
+{
+	clear_window(w);
+	release_window(&w->handle);
 }
 
 void tt_window_set_timeout(struct tutti_window *w, uint64_t timeout) { w->timeout = timeout; }
@@ -489,7 +505,7 @@ int tt_window_open(struct tt_job *job, const char *name, void *base, size_t byte
 	w->base = base;
 	w->bytes = bytes;
 	w->pinned = pinned;
-	if (w->name && w->remotes)
+	if (w->name && w->slots && w->remotes)
 		err = choose_index(job, &w->index);
 	else
 		err = tt_fail(-ENOMEM, "no memory for a window of %d ranks", job->size);
@@ -505,6 +521,22 @@ int tt_window_open(struct tt_job *job, const char *name, void *base, size_t byte
 	answer_kept(w);
 	*out = w;
 	return 0;
+}
+
+static void end_window(struct tutti_window *w);
+
+static void orphan_window(struct tt_handle *h) { end_window(tt_container_of(h, struct tutti_window, handle)); }
+
+/* The program has it from now on. */
+static void hold(struct tutti_window *w, const tutti *at, int *ranks, uint32_t *epochs)
+{
+	static const struct tt_handle_kind kind = { orphan_window, release_window };
+
+	w->rank_of = ranks;
+	w->epoch_of = epochs;
+	w->timeout = tt_group_timeout(at);
+	w->ranks = at->n;
+	tt_handle_hold(&w->handle, w->job, &kind);
 }
 
 int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tutti_window **out)
@@ -526,14 +558,12 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		free(epochs);
 		return err;
 	}
-	tt_lock(job);
-	if (!(err = tt_window_open(job, name, base, bytes, pinned, out))) {
-		(*out)->rank_of = ranks;
-		(*out)->epoch_of = epochs;
-		(*out)->timeout = tt_group_timeout(at);
-		(*out)->ranks = at->n;
+	if (!(err = tt_begin(job))) {
+		err = tt_window_open(job, name, base, bytes, pinned, out);
+		if (!err)
+			hold(*out, at, ranks, epochs);
+		tt_unlock(job);
 	}
-	tt_unlock(job);
 	if (err) {
 		tt_unpin_now(pinned);
 		free(ranks);
@@ -552,20 +582,41 @@ static struct tt_operation *first_of(struct tutti_window *w)
 
 static bool is_drained(void *arg) { return !first_of(arg); }
 
-void tutti_window_close(tutti_window *w)
+/* With the lock. Afterwards the memory is the caller's, once it is unpinned. */
+static void withdraw(struct tutti_window *w)
 {
-	if (!w || !*w->job->here)
-		return;
-	struct tt_job *job = w->job;
-	struct tt_pinned *pinned = w->pinned;
-	struct tt_sentence last = tt_last_sentence();
-	tt_lock(job);
-	tt_wait_until(job, is_drained, w, TT_NEVER); /* those that this rank has started: each has its own bound */
+	tt_wait_until(w->job, is_drained, w, TT_NEVER); /* those that this rank has started: each has its own bound */
 	tt_list_remove(&w->link); /* who asks from now on waits for the next window of this name */
 	recall(w);
-	free_window(w);
-	tt_unlock(job);
-	tt_unpin_now(pinned);
+	clear_window(w);
+}
+
+static void end_window(struct tutti_window *w)
+{
+	tt_lock(w->job);
+	withdraw(w);
+	tt_unlock(w->job);
+	tt_unpin_now(w->pinned);
+}
+
+void tt_window_close(struct tutti_window *w)
+{
+	if (!w)
+		return;
+	end_window(w);
+	release_window(&w->handle);
+}
+
+void tutti_window_close(tutti_window *w)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!w || !tt_handle_close(&w->handle))
+		return;
+	withdraw(w);
+	tt_unlock(w->job);
+	tt_unpin_now(w->pinned);
+	tt_handle_free(&w->handle);
 	tt_remember(last.text);
 }
 
@@ -641,7 +692,7 @@ static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patie
 		return 0;
 	if (!patience)
 		tt_progress(job);
-	err = tt_await(job, NULL, is_notified, n, patience, say_awaited);
+	err = tt_await(job, &n->window->handle.users, is_notified, n, patience, say_awaited);
 	if (notified(n) >= n->count)
 		return 0;
 	if (err && err != -ETIMEDOUT)
@@ -664,7 +715,8 @@ int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int t
 		return err;
 	if (slot < 0 || slot >= TT_SLOTS)
 		return tt_fail(-EINVAL, "wait for notify: slot %d must be from 0 to %d", slot, TT_SLOTS - 1);
-	tt_lock(job);
+	if ((err = tt_begin(job)))
+		return err;
 	err = wait_notify(job, &n, timeout_ms < 0 ? w->timeout : (uint64_t)timeout_ms * TT_MS);
 	tt_unlock(job);
 	return err;
@@ -919,12 +971,12 @@ int tt_window_ask(struct tutti_window *w, int rank)
 }
 
 /* Not tt_lock(): that keeps the background thread off the nets, which this thread does not poll. */
-static bool act_at_once(struct tt_job *job, struct remote *r, const struct call *c)
+static bool act_at_once(struct tt_job *job, struct tutti_window *w, const struct call *c)
 {
 	bool done;
 
 	tt_ticket_lock_take(&job->engine.lock);
-	done = act_there(r, c);
+	done = !job->left && act_there(&w->remotes[c->rank], c);
 	tt_ticket_lock_release(&job->engine.lock);
 	return done;
 }
@@ -933,11 +985,11 @@ static bool act_at_once(struct tt_job *job, struct remote *r, const struct call 
 static bool goes_unpinned(struct tutti_window *w, const struct call *c)
 {
 	struct tt_job *job = tt_job_of(w);
-	const struct tt_member *m = tt_member(job, c->rank);
-	const struct remote *r = &w->remotes[c->rank];
 	bool answer;
 
 	tt_ticket_lock_take(&job->engine.lock);
+	const struct tt_member *m = tt_member(job, c->rank);
+	const struct remote *r = &w->remotes[c->rank];
 	answer = c->rank == job->rank || (r->state == KNOWN && !fits(r, c->offset, c->bytes)) ||
 	         (m->state == TT_UP && m->link->used && m->link->peer->net->copy_max == SIZE_MAX);
 	tt_ticket_lock_release(&job->engine.lock);
@@ -961,11 +1013,10 @@ static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 
 	if ((err = tt_operation_may_begin(job, op)) || (err = check_call(w, c)))
 		return err;
-	if (!op && c->rank != job->rank && act_at_once(job, &w->remotes[c->rank], c))
+	if (!op && c->rank != job->rank && act_at_once(job, w, c))
 		return 0;
-	if ((err = pin(w, c)))
+	if ((err = pin(w, c)) || (err = tt_begin(job)))
 		return err;
-	tt_lock(job);
 	struct tt_operation *q = tt_operation_begin(job, op, &stack, c->what, c->rank);
 	fill(q, w, c);
 	if (c->rank == job->rank) {
@@ -1051,7 +1102,8 @@ void *tutti_window_map(tutti_window *w, int rank)
 		return NULL;
 	if (rank == job->rank)
 		return w->base;
-	tt_lock(job);
+	if (tt_begin(job))
+		return NULL;
 	struct tt_member *m = tt_member(job, rank);
 	struct remote *r = &w->remotes[rank];
 	if (m->state == TT_UP && r->state == KNOWN && tt_member_net(m)->transport->map)
@@ -1077,7 +1129,7 @@ static void close_windows(struct tt_job *job)
 	struct tt_list *node;
 
 	while ((node = tt_list_pop(&all->open)))
-		tutti_window_close(tt_container_of(node, struct tutti_window, link));
+		tt_window_close(tt_container_of(node, struct tutti_window, link));
 	while ((node = tt_list_pop(&all->asks)))
 		free(tt_container_of(node, struct ask, link));
 }

@@ -12,6 +12,7 @@ void tt_window_set_timeout(struct tutti_window *, uint64_t timeout); /* of its o
  * window's from now on, unless opening fails. */
 int tt_window_open(struct tt_job *, const char *name, void *base, size_t bytes, struct tt_pinned *pinned,
                    struct tutti_window **);
+void tt_window_close(struct tutti_window *); /* what tt_window_open gave; without the lock. NULL is allowed */
 /* As tutti_get. what: the call's name in sentences. Without the lock. */
 int tt_window_get(struct tutti_window *, const char *what, int rank, size_t offset, void *dst, size_t bytes,
                   tutti_op *);

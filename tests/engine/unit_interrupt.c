@@ -36,7 +36,7 @@ static int stop_at(void *arg)
 	return now >= s->at;
 }
 
-static int wait_with(tutti *job, const struct tt_users *users, uint64_t timeout_ms)
+static int wait_with(tutti *job, struct tt_users *users, uint64_t timeout_ms)
 {
 	bool no = false;
 
@@ -119,7 +119,7 @@ static void test_hook_waits(void) { on_wires(wait_in_hook, 1); }
 struct thread {
 	tutti *job;
 	struct ranks *run;
-	const struct tt_users *users;
+	struct tt_users *users;
 	bool hooked;
 	int result;
 	atomic_bool waits;

@@ -582,7 +582,7 @@ static void program_closed_here(tutti *job)
 		CHECK(tt_spawn(save_aside, &s, &thread) == 0);
 		while (!begun) {
 			tt_lock(job->job);
-			begun = s.table->filing || s.err != 1;
+			begun = s.table->handle.users.count || s.err != 1;
 			tt_unlock(job->job);
 			pass_time(TT_MS / 16);
 		}

@@ -1,0 +1,528 @@
+/* closes.c - the program closes what it holds in any order, before and after it has left the job, while other threads
+ * wait there, and at exit. TEST_FULL: all orders of six kinds of handles, with tutti_leave at each place between. */
+#include "tests/harness/ranks.h"
+#include "tests/harness/amount.h"
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/procs.h"
+#include <sys/wait.h>
+
+/* ---- one of each ---- */
+
+enum kind { WINDOW, TABLE, GOSSIP, CENTER, CONTROLLER, QUEUE, SIX, GRADIENTS = SIX, EA, GROUP, OP, KINDS };
+
+enum { COUNT = 64, ORDERS = 720 };
+
+struct things {
+	tutti *job, *group;
+	float x[8][COUNT];
+	tutti_window *window;
+	tutti_table *table;
+	tutti_gossip *gossip;
+	tutti_center *center;
+	tutti_controller *controller;
+	tutti_queue *queue;
+	tutti_gradients *gradients;
+	tutti_ea *ea;
+	tutti_op *op;
+};
+
+static tutti_tensor tensor(struct things *t, int i) { return (tutti_tensor){ t->x[i], COUNT, TUTTI_F32 }; }
+
+static void open_all(struct things *t, tutti *job)
+{
+	tutti_gossip_config gossip = tutti_gossip_defaults();
+	tutti_center_config center = tutti_center_asgd(1);
+	tutti_table_config table = tutti_table_f32(COUNT, tutti_accumulate());
+	tutti_tensor list[8];
+
+	for (int i = 0; i < 8; i++)
+		list[i] = tensor(t, i);
+	gossip.timeout_ms = 200;
+	t->job = job;
+	CHECK(!tutti_group_split(job, 0, 0, &t->group) && !tutti_op_new(&t->op));
+	CHECK(!tutti_window_open(job, "w", t->x[0], sizeof t->x[0], &t->window));
+	CHECK(!tutti_table_open(t->group, "t", &table, &t->table));
+	CHECK(!tutti_gossip_open(job, "g", &list[1], 1, &gossip, &t->gossip));
+	CHECK(!tutti_center_open(t->group, "c", &list[2], 1, &center, &t->center));
+	CHECK(!tutti_controller_open(t->group, "k", 0, &t->controller));
+	CHECK(!tutti_queue_open(job, "q", 0, 100, 2, &t->queue));
+	CHECK(!tutti_gradients_open(t->group, &list[3], 1, 0, &t->gradients));
+	CHECK(!tutti_ea_open(t->group, &list[4], 1, 2, 0.5, 0, &t->ea));
+}
+
+/* Each has something of the job: connections, keys, memory that is pinned, a sum that is under way. */
+static void use_all(struct things *t)
+{
+	int rank = tutti_rank(t->job), other = 1 - rank;
+	tutti_tensor batch = tensor(t, 5);
+	batch.count = 4;
+
+	CHECK(!tutti_put_notify(t->window, other, 0, t->x[6], 8, 3, NULL));
+	CHECK(!tutti_table_push(t->table, t->x[6], NULL, NULL) && !tutti_table_pull(t->table, t->x[6], NULL));
+	CHECK(!tutti_gossip_publish(t->gossip, 1) && !tutti_gossip_mix(t->gossip, 1, NULL));
+	CHECK(tutti_center_step(t->center, NULL) == 1);
+	CHECK(rank || !tutti_queue_send(t->queue, &batch, 1, 5000));
+	CHECK(!tutti_gradients_average(t->gradients, NULL));
+	CHECK(tutti_ea_step(t->ea, NULL) == 0 && tutti_ea_step(t->ea, NULL) == 1);
+	CHECK(!tutti_barrier(t->group, t->op));
+}
+
+/* Of a handle whose job was left. */
+static int call(struct things *t, enum kind kind)
+{
+	switch (kind) {
+	case WINDOW: return tutti_put(t->window, 0, 0, t->x[6], 8, NULL);
+	case TABLE: return tutti_table_pull(t->table, t->x[6], NULL);
+	case GOSSIP: return tutti_gossip_publish(t->gossip, 1);
+	case CENTER: return tutti_center_exchange(t->center, NULL);
+	case CONTROLLER: return tutti_controller_first(t->controller);
+	case QUEUE: return tutti_queue_end(t->queue, 0);
+	case GRADIENTS: return tutti_gradients_average(t->gradients, NULL);
+	case EA: return tutti_ea_synchronize(t->ea);
+	case GROUP: return tutti_barrier(t->group, NULL);
+	default: return tutti_wait(t->op, -1) == -EINVAL ? -ESHUTDOWN : 0;
+	}
+}
+
+static int more_calls(struct things *t, enum kind kind)
+{
+	tutti_table_info table;
+	tutti_gossip_info gossip;
+	tutti_tensor list[1];
+
+	switch (kind) {
+	case WINDOW: return tutti_wait_notify(t->window, -1, 3, 9, -1);
+	case TABLE: return tutti_table_look(t->table, &table);
+	case GOSSIP: return tutti_gossip_look(t->gossip, &gossip);
+	case CENTER: return tutti_table_finish(tutti_center_table(t->center));
+	case CONTROLLER: return tutti_controller_lock(t->controller, -1);
+	case GRADIENTS: return tutti_gradients_ready(t->gradients, 0);
+	case EA: return tutti_ea_center(t->ea, list);
+	case GROUP: return tutti_group_member(t->group, 0);
+	default: return -ESHUTDOWN;
+	}
+}
+
+static void close_one(struct things *t, enum kind kind)
+{
+	switch (kind) {
+	case WINDOW: tutti_window_close(t->window); break;
+	case TABLE: tutti_table_close(t->table); break;
+	case GOSSIP: tutti_gossip_close(t->gossip); break;
+	case CENTER: tutti_center_close(t->center); break;
+	case CONTROLLER: tutti_controller_close(t->controller); break;
+	case QUEUE: tutti_queue_close(t->queue); break;
+	case GRADIENTS: tutti_gradients_close(t->gradients); break;
+	case EA: tutti_ea_close(t->ea); break;
+	case GROUP: tutti_group_free(t->group); break;
+	default: tutti_op_free(t->op);
+	}
+}
+
+/* ---- all orders ---- */
+
+struct order {
+	enum kind kind[KINDS];
+	int leave;                   /* how many are closed before */
+};
+static struct order now;
+
+static void insert(struct order *o, int n, int at, enum kind kind)
+{
+	memmove(o->kind + at + 1, o->kind + at, (size_t)(n - at) * sizeof *o->kind);
+	o->kind[at] = kind;
+}
+
+/* The number-th permutation of six; the others come in anywhere, and leave is as they shift it. */
+static struct order order_of(int number, int leave)
+{
+	struct order o = { .leave = leave };
+	struct tt_random chance;
+	int n = 0;
+
+	for (; n < SIX; number /= ++n)
+		insert(&o, n, number % (n + 1), (enum kind)n);
+	tt_random_seed(&chance, (uint64_t)(number * 7 + leave) + 1);
+	for (; n < KINDS; n++) {
+		int at = (int)tt_random_below(&chance, (uint64_t)n + 1);
+		insert(&o, n, at, (enum kind)n);
+		o.leave += at < o.leave;
+	}
+	return o;
+}
+
+static bool holds_group(const struct order *o, int at) /* it is closed later */
+{
+	while (at < KINDS && o->kind[at] != GROUP)
+		at++;
+	return at < KINDS;
+}
+
+static void leave_now(struct things *t)
+{
+	struct ranks *run = tt_world ? sim_run_now : this_run;
+
+	run->left[tutti_rank(t->job)] = true;
+	tutti_leave(t->job);
+}
+
+static void close_in_order(tutti *job)
+{
+	struct things *t = calloc(1, sizeof *t);
+
+	open_all(t, job);
+	use_all(t);
+	for (int i = 0; i <= KINDS; i++) {
+		if (i == now.leave)
+			leave_now(t);
+		if (i == KINDS)
+			break;
+		enum kind kind = now.kind[i];
+		CHECK(i < now.leave || (call(t, kind) == -ESHUTDOWN && more_calls(t, kind) == -ESHUTDOWN) ||
+		      (kind == OP && i >= now.leave));
+		if (i < now.leave && kind == EA && !holds_group(&now, i))
+			CHECK(tutti_ea_step(t->ea, NULL) == 0 && tutti_ea_step(t->ea, NULL) == -ESTALE);
+		close_one(t, kind);
+	}
+	free(t);
+}
+
+static int try_order(const char *wire, int number, int leave)
+{
+	now = order_of(number, leave);
+	return run_ranks((struct ranks){ .size = 2, .wire = wire, .seed = (uint64_t)number, .timeout_ms = 20000,
+	                                 .program = close_in_order });
+}
+
+/* All of them on one wire or another: a step that has no divisor in common with their number reaches each. */
+static void test_orders(void)
+{
+	static const char *const wires[] = { "sim", "tcp", "shm" };
+	int all = ORDERS * (SIX + 1), count = all_or(all, 60), failed = 0;
+
+	for (int i = 0; i < count && failed < 3; i++) {
+		int at = (int)((long)i * 1009 % all);
+		failed += try_order(wires[i % 3], at / (SIX + 1), at % (SIX + 1)) != 0;
+	}
+	CU_ASSERT(!failed);
+}
+
+/* ---- other threads wait ---- */
+
+enum wait { NOTIFY, RECEIVE, SEND, SERVE, ASK, LOCK, WAITS };
+static const char *const wait_names[] = { "notify", "receive", "send", "serve", "ask", "lock" };
+
+static struct { /* what this run does */
+	enum wait wait;
+	bool leave;
+} plan;
+
+struct waiter {
+	struct things *things;
+	struct tt_task *task;
+	int err;
+};
+
+static int answer(const tutti_request *r, void *to, size_t room, void *arg)
+{
+	(void)r, (void)to, (void)room, (void)arg;
+	return 0;
+}
+
+static int wait_there(struct things *t)
+{
+	const tutti_tensor *list;
+	tutti_tensor batch = { t->x[5], 4, TUTTI_F32 };
+	char text[8];
+	int err = 0;
+
+	switch (plan.wait) {
+	case NOTIFY: return tutti_wait_notify(t->window, -1, 5, 1, -1);
+	case RECEIVE: return tutti_queue_receive(t->queue, &list, -1);
+	case SEND:
+		while (!err)
+			err = tutti_queue_send(t->queue, &batch, 1, -1);
+		return err;
+	case SERVE: return tutti_controller_serve(t->controller, answer, NULL);
+	case ASK: return tutti_controller_ask(t->controller, "x", 1, text, sizeof text, NULL, -1);
+	default: return tutti_controller_lock(t->controller, -1);
+	}
+}
+
+static void run_waiter(void *arg)
+{
+	struct waiter *w = arg;
+
+	w->err = wait_there(w->things);
+}
+
+static bool waits_here(int rank) { return rank == (plan.wait == RECEIVE || plan.wait == ASK || plan.wait == LOCK); }
+
+static void close_what_is_waited_for(struct things *t)
+{
+	close_one(t, plan.wait == NOTIFY ? WINDOW : plan.wait == RECEIVE || plan.wait == SEND ? QUEUE : CONTROLLER);
+}
+
+/* A thread is in the call when another one closes, or leaves: it is woken, and nothing is freed before it is out. */
+static void end_a_wait(tutti *job)
+{
+	struct things *t = calloc(1, sizeof *t);
+	struct waiter w = { .things = t };
+	int rank = tutti_rank(job);
+	bool closed[KINDS] = { false };
+
+	open_all(t, job);
+	CHECK(!tutti_barrier(job, NULL));
+	if (waits_here(rank)) {
+		CHECK(!tt_spawn(run_waiter, &w, &w.task));
+		pass_time(60 * TT_MS);
+		uint64_t since = tt_now();
+		if (plan.leave) {
+			leave_now(t);
+		} else {
+			close_what_is_waited_for(t);
+			closed[plan.wait == NOTIFY ? WINDOW : plan.wait <= SEND ? QUEUE : CONTROLLER] = true;
+		}
+		tt_join(w.task);
+		CHECK(tt_now() - since < (uint64_t)(5 * SLOW) * 1000 * TT_MS);
+		CHECK(w.err == (plan.leave ? -ESHUTDOWN : -ESTALE));
+	} else {
+		pass_time(300 * TT_MS); /* so that the other rank is not woken by this one */
+	}
+	for (int i = 0; i < KINDS; i++)
+		if (!closed[i])
+			close_one(t, (enum kind)i);
+	free(t);
+}
+
+static int try_wait(const char *wire, enum wait wait, bool leave)
+{
+	plan.wait = wait;
+	plan.leave = leave;
+	int failed = run_ranks((struct ranks){ .size = 2, .wire = wire, .seed = wait, .timeout_ms = 20000,
+	                                       .program = end_a_wait });
+	if (failed)
+		printf("a thread in %s, %s, over %s\n", wait_names[wait], leave ? "leave" : "close", wire);
+	return failed;
+}
+
+static void test_waits(void)
+{
+	static const char *const wires[] = { "sim", "tcp", "shm" };
+
+	for (int i = 0; i < 3; i++)
+		for (int wait = 0; wait < WAITS; wait++) {
+			CU_ASSERT(!try_wait(wires[i], (enum wait)wait, false));
+			CU_ASSERT(!try_wait(wires[i], (enum wait)wait, true));
+		}
+}
+
+/* ---- other threads begin calls all the time ---- */
+
+enum { HAMMERS = 5 };
+
+struct hammer {
+	struct things *things;
+	int number;
+	pthread_t thread;
+	struct ranks *run;
+};
+
+static void *strike(void *arg)
+{
+	struct hammer *h = arg;
+	struct things *t = h->things;
+	int err = 0;
+
+	this_run = h->run;
+	while (!err) {
+		switch (h->number) {
+		case 0: err = tutti_get(t->window, 1, 0, t->x[6], 8, NULL); break;
+		case 1: err = tutti_table_push(t->table, t->x[7], NULL, NULL); break;
+		case 2: err = tutti_table_pull(t->table, t->x[6], NULL); break;
+		case 3: err = tutti_gossip_publish(t->gossip, 1); break;
+		default: err = tutti_wait_notify(t->window, -1, 7, 1, 0);
+		}
+		err = err == -ETIMEDOUT ? 0 : err;
+	}
+	CHECK(err == -ESHUTDOWN);
+	return NULL;
+}
+
+static void leave_under_fire(tutti *job)
+{
+	struct things *t = calloc(1, sizeof *t);
+	struct hammer hammer[HAMMERS];
+	int n = tutti_rank(job) == 0 ? HAMMERS : 0;
+
+	open_all(t, job);
+	CHECK(!tutti_barrier(job, NULL));
+	for (int i = 0; i < n; i++) {
+		hammer[i] = (struct hammer){ .things = t, .number = i, .run = this_run };
+		pthread_create(&hammer[i].thread, NULL, strike, &hammer[i]);
+	}
+	pass_time((n ? 20 : 100) * TT_MS);
+	leave_now(t);
+	for (int i = 0; i < n; i++)
+		pthread_join(hammer[i].thread, NULL);
+	for (int i = KINDS; i-- > 0;)
+		close_one(t, (enum kind)i);
+	free(t);
+}
+
+static void test_fire(void)
+{
+	for (int i = 0; i < all_or(40, 4); i++)
+		CU_ASSERT(!run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 20000,
+		                                          .program = leave_under_fire }));
+}
+
+/* ---- operations ---- */
+
+struct op_wait {
+	tutti_op *op;
+	int err;
+};
+
+static void wait_for_op(void *arg)
+{
+	struct op_wait *w = arg;
+
+	w->err = tutti_wait(w->op, -1);
+}
+
+static void free_ops(tutti *job)
+{
+	struct op_wait w = { 0 };
+	struct tt_task *task;
+	tutti_window *window;
+	tutti_op *early, *late;
+	char bytes[64] = "", to[64];
+	int rank = tutti_rank(job);
+
+	CHECK(!tutti_op_new(&early) && !tutti_op_new(&w.op) && !tutti_op_new(&late));
+	CHECK(tutti_op_new(NULL) == -EINVAL && tutti_wait(early, -1) == 0);
+	CHECK(!tutti_window_open(job, rank ? "b" : "a", bytes, sizeof bytes, &window));
+	CHECK(!tutti_get(window, 1 - rank, 0, to, sizeof to, early)); /* nobody opens it there */
+	tutti_op_free(early);
+	CHECK(!tutti_get(window, 1 - rank, 0, to, sizeof to, w.op));
+	CHECK(!tt_spawn(wait_for_op, &w, &task));
+	pass_time(20 * TT_MS);
+	tutti_op_free(w.op);
+	tt_join(task);
+	CHECK(w.err == -ECANCELED);
+	CHECK(!tutti_barrier(job, late) && !tutti_wait(late, -1));
+	tutti_op_free(NULL);
+	struct ranks *run = tt_world ? sim_run_now : this_run;
+	run->left[rank] = true;
+	tutti_leave(job);
+	CHECK(tutti_wait(late, -1) == -EINVAL);
+	tutti_op_free(late);
+	tutti_window_close(window);
+}
+
+static void test_ops(void)
+{
+	CU_ASSERT(!run_on_sim(2, 1, 20000, free_ops));
+	CU_ASSERT(!run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 20000, .program = free_ops }));
+}
+
+/* ---- at exit, and in a fork's child ---- */
+
+static struct things *kept[2];
+static tutti *jobs[2];
+
+static void keep_all(tutti *job)
+{
+	int rank = tutti_rank(job);
+
+	this_run->left[rank] = true;
+	jobs[rank] = job;
+	kept[rank] = calloc(1, sizeof *kept[rank]);
+	open_all(kept[rank], job);
+	use_all(kept[rank]);
+}
+
+static void close_all(int rank)
+{
+	for (int i = 0; i < KINDS; i++)
+		close_one(kept[rank], (enum kind)i);
+	free(kept[rank]);
+}
+
+static void leave_both(void)
+{
+	tutti_leave(jobs[0]);
+	tutti_leave(jobs[1]);
+}
+
+static void close_both(void)
+{
+	close_all(0);
+	close_all(1);
+}
+
+/* Handlers run in the reverse order. leave_first: closes come after leave. */
+static int exit_with_handlers(const char *wire, bool leave_first)
+{
+	int status = -1;
+	pid_t pid = fork_child();
+
+	if (!pid) {
+		int failed = run_ranks(
+			(struct ranks){ .size = 2, .wire = wire, .timeout_ms = 20000, .program = keep_all });
+		atexit(leave_first ? close_both : leave_both);
+		atexit(leave_first ? leave_both : close_both);
+		exit(failed);
+	}
+	waitpid(pid, &status, 0);
+	if (status)
+		printf("a process that exits with jobs over %s: status %#x\n", wire, (unsigned)status);
+	return status;
+}
+
+static void test_exit(void)
+{
+	CU_ASSERT(exit_with_handlers("tcp", false) == 0 && exit_with_handlers("tcp", true) == 0);
+	CU_ASSERT(exit_with_handlers("shm", false) == 0 && exit_with_handlers("shm", true) == 0);
+}
+
+static void close_in_child(tutti *job)
+{
+	struct things *t = calloc(1, sizeof *t);
+	int status = -1;
+
+	open_all(t, job);
+	use_all(t);
+	pid_t pid = fork_child();
+	if (!pid) {
+		for (int i = 0; i < KINDS; i++)
+			close_one(t, (enum kind)i);
+		tutti_leave(job);
+		_exit(0);
+	}
+	waitpid(pid, &status, 0);
+	CHECK(status == 0 && !tutti_barrier(job, NULL));
+	for (int i = 0; i < KINDS; i++)
+		close_one(t, (enum kind)i);
+	free(t);
+}
+
+static void test_fork(void)
+{
+	CU_ASSERT(!run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 20000, .program = close_in_child }));
+}
+
+static CU_TestInfo tests[] = {
+	{ "orders of six kinds, and leave", test_orders },
+	{ "threads wait while another one closes or leaves", test_waits },
+	{ "threads begin calls while another one leaves", test_fire },
+	{ "operations of tutti_op_new", test_ops },
+	{ "at exit", test_exit }, /* in a child of this process, which has used shared memory before */
+	{ "a fork's child", test_fork },
+	CU_TEST_INFO_NULL,
+};
+
+static CU_SuiteInfo suites[] = { { "closes", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
