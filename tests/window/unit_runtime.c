@@ -1471,7 +1471,7 @@ static atomic_bool met; /* the heartbeat has connected them over shared memory a
 /* Two ranks of a host do without shared memory, as if the other one were in a container. One has tried at least. */
 static void program_detour(tutti *job)
 {
-	static char list[2][200];
+	char list[200];
 	int me = tutti_rank(job);
 	struct tt_member *m = tt_member(job->job, 1 - me);
 	char addr[96] = "", both[2][300];
@@ -1480,8 +1480,9 @@ static void program_detour(tutti *job)
 
 	tt_lock(job->job);
 	CHECK(tt_address_find(m->addr, "tcp", addr));
-	snprintf(list[me], sizeof list[me], "shm:0000000000000001:0000000000000001 %s", addr);
-	m->addr = list[me];
+	snprintf(list, sizeof list, "shm:0000000000000001:0000000000000001 %s", addr);
+	free((char *)(uintptr_t)m->addr);
+	m->addr = strdup(list); /* the job frees it */
 	if (m->state == TT_UP && !strcmp(tt_member_net(m)->transport->name, "shm"))
 		met = true;
 	tt_unlock(job->job);
