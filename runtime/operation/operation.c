@@ -408,9 +408,8 @@ int tutti_op_why(tutti_op *op, char *text, size_t room)
 		return err;
 	if (room)
 		*text = 0;
-	if (!job)
-		return 0;
-	tt_lock(job);
+	if (!job || (err = enter(job, r->serial)))
+		return err;
 	err = r->ended ? r->err : -EINPROGRESS;
 	if (r->ended && r->err)
 		explain(r);

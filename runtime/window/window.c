@@ -1085,9 +1085,8 @@ int tutti_window_bytes(tutti_window *w, int rank, size_t *bytes)
 		*bytes = w->bytes;
 		return 0;
 	}
-	if ((err = tt_window_get(w, "window bytes", rank, 0, NULL, 0, NULL)))
+	if ((err = tt_window_get(w, "window bytes", rank, 0, NULL, 0, NULL)) || (err = tt_begin(job)))
 		return err;
-	tt_lock(job);
 	*bytes = (size_t)w->remotes[at].key.len;
 	tt_unlock(job);
 	return 0;
