@@ -524,7 +524,10 @@ int tutti_recv(tutti *group, int rank, int tag, void *memory, size_t bytes, tutt
 	if (bytes > TT_MSG_SHORT && (err = tt_pin(job, memory, bytes, TT_PIN_READ, &pinned)))
 		return err;
 	r = calloc(1, sizeof *r);
-	tt_lock(job);
+	if ((err = tt_begin(job))) {
+		free(r);
+		return err;
+	}
 	err = r ? tt_msg_find("recv", group, rank, &r->from) : tt_fail(-ENOMEM, "no memory for a receive");
 	if (err) {
 		tt_unpin(job, pinned);

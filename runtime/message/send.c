@@ -331,7 +331,8 @@ int tutti_send(tutti *group, int rank, int tag, const void *memory, size_t bytes
 	bool own = tt_group_to_job(group, rank) == job->rank;
 	if (bytes > TT_MSG_SHORT && !own && (err = tt_pin(job, memory, bytes, TT_PIN_RECEIVE, &pinned)))
 		return err;
-	tt_lock(job);
+	if ((err = tt_begin(job)))
+		return err;
 	if ((err = tt_msg_find("send", group, rank, &m))) {
 		tt_unpin(job, pinned);
 		tt_unlock(job);
