@@ -10,8 +10,10 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -30,6 +32,7 @@ try {                        /* one process that joins, or tries to */
 	int after_refused;    /* only when so many others have been refused */
 	unsigned user;         /* not 0: it runs as that user */
 	bool no_netlink;       /* the kernel denies it */
+	bool no_proc;          /* /proc is empty; for root */
 	int files, files_most; /* limits on open files, soft and hard; 0: as they are */
 };
 
@@ -130,6 +133,22 @@ static void deny_netlink(void)
 		abort();
 }
 
+static bool hide_proc(void) /* a container's root may not */
+{
+	return !unshare(CLONE_NEWNS) && !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+	       !mount("none", "/proc", "tmpfs", 0, NULL);
+}
+
+static bool can_hide_proc(void)
+{
+	int status = 1;
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(!hide_proc());
+	return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
+}
+
 static void become_user(unsigned user)
 {
 	if (setresgid(user, user, user) || setresuid(user, user, user))
@@ -148,6 +167,8 @@ static void run_child(const struct try *t, struct outcome *o)
 	alarm(0);
 	for (int i = 0; t->env[i]; i++)
 		putenv((char *)(uintptr_t)t->env[i]);
+	if (t->no_proc && !hide_proc())
+		abort();
 	if (t->no_netlink)
 		deny_netlink();
 	if (t->user)
@@ -877,6 +898,24 @@ static void test_users(void)
 	JOINED(t);
 }
 
+/* Where the kernel says nothing of users, as in some sandboxes, all of them may join. */
+static void test_unknown_users(void)
+{
+	const char *boot = boot_at(free_port());
+	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, "TUTTI_LOG=debug" } },
+		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot }, .user = 65534 } };
+
+	if (TT_ASAN || !can_hide_proc()) { /* the leak sanitizer reads /proc */
+		printf("/proc cannot be hidden\n");
+		return;
+	}
+	for (int i = 0; i < 2; i++)
+		t[i].no_netlink = t[i].no_proc = true;
+	run(t, 2);
+	WANT(board->of[0].summed && board->of[1].summed, "they say: %s; %s", board->of[0].why, board->of[1].why);
+	WANT(strstr(board->of[0].log, "processes of other users may join"), "rank 0 wrote: %s", board->of[0].log);
+}
+
 static void test_boot_addresses(void)
 {
 	for (int rank = 0; rank < 2; rank++) {
@@ -1258,6 +1297,7 @@ static CU_TestInfo secret_tests[] = {
 	{ "none: only loopback", test_only_loopback },
 	{ "the kernel agrees", test_kernel_agrees },
 	{ "users", test_users },
+	{ "unknown users", test_unknown_users },
 	{ "wrong, one-sided, short", test_secrets },
 	CU_TEST_INFO_NULL,
 };
