@@ -41,7 +41,8 @@ struct collective {
 	int root;
 };
 
-enum step_kind { FLIGHT, SESSION, EARLY }; /* collectives; a window that all use; one that its owner closes early */
+/* collectives; a window that all use; messages; a window that its owner closes early */
+enum step_kind { FLIGHT, SESSION, LETTERS, EARLY };
 
 struct step {
 	enum step_kind kind;
@@ -124,7 +125,7 @@ static void draw_step(struct tt_random *r, int ranks, struct step *s)
 {
 	uint64_t dice = below(r, 10);
 
-	s->kind = dice < 6 ? FLIGHT : dice < 9 ? SESSION : EARLY;
+	s->kind = dice < 5 ? FLIGHT : dice < 7 ? SESSION : dice < 9 ? LETTERS : EARLY;
 	s->n = one_in(r, 2) ? 1 : 1 + (int)below(r, FLIGHT_MAX);
 	s->blocking = s->n == 1 && !one_in(r, 4);
 	for (int i = 0; i < s->n; i++)
@@ -951,6 +952,144 @@ static void run_session(struct me *me)
 	free(s);
 }
 
+/* ---- messages: every rank knows what all others send ---- */
+
+enum { LETTERS_MAX = 8, TAGS = 3 }; /* of a rank in a step */
+
+struct letter {
+	int to, tag;
+	size_t len;
+};
+
+struct in_hand { /* a message that is sent, or a receive */
+	tutti_op op;
+	tutti_message info;
+	int tag, err;
+	void *buf;
+	size_t len;
+	bool running;
+};
+
+static int draw_letters(const struct plan *p, int step, int from, struct letter *l)
+{
+	struct tt_random r;
+	int n;
+
+	tt_random_seed(&r, p->seed * 1000033 + (uint64_t)step * 103 + (uint64_t)from);
+	n = (int)below(&r, LETTERS_MAX + 1);
+	for (int k = 0; k < n; k++) {
+		l[k].to = (int)below(&r, (uint64_t)p->ranks);
+		l[k].tag = (int)below(&r, TAGS);
+		l[k].len = one_in(&r, 6) ? below(&r, 2) * 16384 + below(&r, 2) : any_scale(&r, 100000);
+	}
+	return n;
+}
+
+static size_t letter_id(const struct me *me, int k) { return (size_t)(me->step * LETTERS_MAX + k); }
+static int tag_of(const struct me *me, int tag) { return me->step * TAGS + tag; } /* none is left for a later step */
+
+static int send_letters(struct me *me, struct in_hand *out)
+{
+	struct letter l[LETTERS_MAX];
+	int n = draw_letters(run.plan, me->step, me->rank, l);
+
+	for (int k = 0; k < n; k++) {
+		struct in_hand *h = &out[k];
+		h->len = l[k].len;
+		h->buf = new_vector(me, letter_id(me, k), h->len + 1);
+		fill(h->buf, h->len, me->rank * 16 + l[k].to, letter_id(me, k));
+		pause_a_little(me);
+		begin(me);
+		h->err = tutti_send(me->job, l[k].to, tag_of(me, l[k].tag), h->buf, h->len, &h->op);
+		returned(me, "send", h->err);
+		h->running = !h->err;
+	}
+	return n;
+}
+
+static void receive_letter(struct me *me, struct in_hand *h, int from, int tag, bool blocking)
+{
+	h->tag = tag;
+	h->len = 100000;
+	h->buf = new_bytes(h->len);
+	h->info.rank = -1;
+	begin(me);
+	h->err = tutti_recv(me->job, from, tag_of(me, tag), h->buf, h->len, &h->info, blocking ? NULL : &h->op);
+	returned(me, "recv", h->err);
+	h->running = !h->err && !blocking;
+}
+
+/* As many receives with each tag as others send here: from each of them, or from any. */
+static int receive_letters(struct me *me, struct in_hand *in, bool may_block)
+{
+	bool any = one_in(&me->random, 3);
+	struct letter l[LETTERS_MAX];
+	int order[RANKS_MAX], n = 0;
+
+	shuffle(me, order, me->size);
+	for (int tag = TAGS; tag--;)
+		for (int i = 0; i < me->size; i++) {
+			int letters = draw_letters(run.plan, me->step, order[i], l);
+			for (int k = 0; k < letters; k++)
+				if (l[k].to == me->rank && l[k].tag == tag && !(me->trouble && may_block))
+					receive_letter(me, &in[n++], any ? -1 : order[i], tag,
+					               may_block && one_in(&me->random, 3));
+		}
+	return n;
+}
+
+/* The one that has come is the next one of its sender with its tag. Those that were given up are left out. */
+static void check_letter(struct me *me, const struct in_hand *h, int next[RANKS_MAX][TAGS])
+{
+	struct letter l[LETTERS_MAX];
+	int from = h->info.rank, *k;
+
+	if (from < 0)
+		return;
+	k = &next[from][h->tag];
+	for (int n = draw_letters(run.plan, me->step, from, l); *k < n; ++*k) {
+		if (l[*k].to != me->rank || l[*k].tag != h->tag)
+			continue;
+		if (l[*k].len == h->info.bytes &&
+		    (h->err || is_filled(h->buf, l[*k].len, from * 16 + me->rank, letter_id(me, *k)))) {
+			++*k;
+			return;
+		}
+		if (!may_fail())
+			break;
+	}
+	complain(me, "a message of %zu bytes from rank %d with tag %d is none that was to come now", h->info.bytes,
+	         from, h->tag);
+}
+
+static void run_letters(struct me *me)
+{
+	struct in_hand *out = must(calloc(LETTERS_MAX, sizeof *out)),
+	               *in = must(calloc((size_t)me->size * LETTERS_MAX, sizeof *in));
+	int next[RANKS_MAX][TAGS] = { 0 }, received = 0, sent, order[RANKS_MAX * LETTERS_MAX];
+	bool first = one_in(&me->random, 2); /* to receive */
+
+	if (first)
+		received = receive_letters(me, in, false);
+	sent = send_letters(me, out);
+	if (!first)
+		received = receive_letters(me, in, true);
+	shuffle(me, order, sent + received);
+	for (int i = 0; i < sent + received; i++) {
+		struct in_hand *h = order[i] < sent ? &out[order[i]] : &in[order[i] - sent];
+		if (h->running)
+			h->err = finish_op(me, order[i] < sent ? "send" : "recv", &h->op);
+	}
+	for (int i = 0; i < received; i++) {
+		check_letter(me, &in[i], next);
+		hand_back(me, "received message", in[i].buf, in[i].len);
+	}
+	for (int i = 0; i < sent; i++)
+		hand_back(me, "sent message", out[i].buf, out[i].len + 1);
+	free(in);
+	free(out);
+}
+
 /* ---- a window that its owner closes while others still put into it ---- */
 
 static void own_early(struct me *me, const char *name)
@@ -1099,6 +1238,7 @@ static void run_step(struct me *me, const struct step *step)
 	switch (step->kind) {
 	case FLIGHT: run_flight(me, step); break;
 	case SESSION: run_session(me); break;
+	case LETTERS: run_letters(me); break;
 	case EARLY: run_early(me, step); break;
 	}
 }
