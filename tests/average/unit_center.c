@@ -288,7 +288,7 @@ static void program_schedule(tutti *job)
 		if (!exchanges)
 			continue;
 		center += step == 1 ? 2 * mean : step == 3 ? 0.5 * 2 * mean : 0.5 * mean;
-		CHECK(fabs(x[0] - center) < 1e-12 && x[0] == x[1]);
+		CHECK(fabs(x[0] - center) < 1e-12 && fabs(x[1] - center) < 1e-12); /* two servers, each its order */
 		CHECK(fabs(r.distance - sqrt(2) * fabs(was - center)) < 1e-12);
 	}
 	close_center(job, c);
