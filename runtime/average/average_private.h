@@ -23,11 +23,12 @@ struct tt_round {
 	int begun;             /* how many of them run, or have ended */
 	tutti_rule rule;       /* of the sums: SUM or AVERAGE (by all ranks of the group) */
 	int32_t count;         /* what it is made of */
+	bool interrupted;      /* a wait: the next call goes on with it */
 	int err;
 	char why[300];
 };
 int tt_round_open(struct tt_round *, tutti *group, int sums, const char *what);
-void tt_round_close(struct tt_round *); /* waits for what is under way */
+void tt_round_close(struct tt_round *); /* waits for what is under way; cancels what an interrupted call has left */
 /* Likewise; the next round of `of`, which has this one, is in that group. -EINVAL: a group of another job. */
 int tt_round_reset(struct tt_round *, struct tt_handle *of, tutti *group);
 /* A call of the program on `of`, which has the round, begins and ends. -ESTALE: the group was freed; and as
@@ -36,6 +37,8 @@ int tt_round_enter(struct tt_round *, struct tt_handle *of);
 int tt_round_exit(struct tt_round *, struct tt_handle *of, int err); /* returns err */
 /* The program has `of` from now on. */
 void tt_round_hold(struct tt_round *, struct tt_handle *of, struct tt_job *, const struct tt_handle_kind *);
+int tt_round_settle(struct tt_round *); /* the same, for the round under way alone. Not 0: its sums are lost */
+/* Waits end with -EINTR, too: the sums run on, and the same function may be called again. */
 /* These two begin, and do not block: first the count, then sums, in place. */
 int tt_round_count(struct tt_round *, bool contributes);
 int tt_round_sum(struct tt_round *, const tutti_tensor *, int n);

@@ -267,6 +267,16 @@ static int make_center(tutti_center *c, const struct opening *o)
 
 static int take_center(tutti_center *c) { return which_worker(c) < 0 ? 0 : tutti_center_pull(c); }
 
+/* The program has interrupted this rank, which waits for nobody any more. */
+static int abort_opening(const struct opening *o)
+{
+	int32_t mine = -EINTR;
+	tutti_op op = { 0 };
+	int err = tutti_allreduce(o->group, &mine, &mine, 1, TUTTI_I32, TUTTI_MIN, &op);
+
+	return err ? err : tutti_cancel(&op);
+}
+
 /* All have come so far, and well. */
 static int together(const struct opening *o, int mine)
 {
@@ -277,7 +287,8 @@ static int together(const struct opening *o, int mine)
 	if (o->alone)
 		return mine;
 	snprintf(why, sizeof why, "%s", tt_why());
-	err = tutti_allreduce(o->group, &worst, &worst, 1, TUTTI_I32, TUTTI_MIN, NULL);
+	err = mine == -EINTR ? abort_opening(o) :
+	                       tutti_allreduce(o->group, &worst, &worst, 1, TUTTI_I32, TUTTI_MIN, NULL);
 	if (mine)
 		return tt_fail(mine, "%s", why);
 	if (err || !worst)

@@ -253,6 +253,15 @@ static int give(struct tutti_ea *ea, tutti_average_result *result)
 	return err;
 }
 
+/* The round of an interrupted synchronization has a count and no sum. */
+static bool joins(const struct tutti_ea *ea) { return ea->round.begun == 1; }
+
+static int check_step(const struct tutti_ea *ea)
+{
+	return !joins(ea) ? 0 : tt_fail(-EINVAL, "tutti_ea_synchronize or _center was interrupted: call it again "
+	                                "before the next step");
+}
+
 static int step(struct tutti_ea *ea, tutti_average_result *result)
 {
 	int err;
@@ -263,7 +272,8 @@ static int step(struct tutti_ea *ea, tutti_average_result *result)
 		ea->steps++;
 		return 0;
 	}
-	if ((err = tt_round_end(&ea->round)) || (err = tt_round_count(&ea->round, true)) || (err = give(ea, result)))
+	if ((err = check_step(ea)) || (err = tt_round_end(&ea->round)) || (err = tt_round_count(&ea->round, true)) ||
+	    (err = give(ea, result)))
 		return err;
 	ea->phase = 0;
 	ea->steps++;
@@ -313,14 +323,22 @@ int tutti_ea_get(const tutti_ea *ea, int *tau, double *alpha)
 
 /* Takes part in the rounds of those that have steps left, and is drawn to the center like them. torch-distlearn goes
  * one round further, whose sum gets lost. */
+static int join_round(struct tutti_ea *ea, int *others)
+{
+	int err = joins(ea) ? 0 : tt_round_end(&ea->round);
+
+	if (!err && !joins(ea))
+		err = tt_round_count(&ea->round, false);
+	return err ? err : tt_round_contributors(&ea->round, others);
+}
+
 static int finish(struct tutti_ea *ea)
 {
 	bool moved = ea->flags & TUTTI_EA_DISTLEARN && ea->steps;
 	int err, others;
 
 	begin(ea);
-	while (!(err = tt_round_end(&ea->round)) && !(err = tt_round_count(&ea->round, false)) &&
-	       !(err = tt_round_contributors(&ea->round, &others)) && others)
+	while (!(err = join_round(ea, &others)) && others)
 		if ((err = give(ea, NULL)))
 			return err;
 	if (!err && !(err = tt_round_end(&ea->round)) && moved) {
@@ -382,7 +400,7 @@ static int find_center(struct tutti_ea *ea, tutti_tensor *list)
 	int err;
 
 	begin(ea);
-	if (!(err = add_sum(ea)))
+	if (!(err = check_step(ea)) && !(err = add_sum(ea)))
 		tt_model_place(&ea->model, ea->center, list);
 	return err;
 }
@@ -402,8 +420,7 @@ int tutti_ea_regroup(tutti_ea *ea, tutti *group)
 
 	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(ea->handle.job, &ea->handle.users)))
 		return err;
-	tt_round_end(&ea->round);
-	if (ea->round.err)
+	if (tt_round_settle(&ea->round))
 		drop_sum(ea);
 	if (!(err = tt_round_reset(&ea->round, &ea->handle, group)))
 		err = compare(ea, group, ea->tau, ea->alpha);

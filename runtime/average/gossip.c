@@ -390,8 +390,8 @@ static void say_peer(const struct tt_fetch *f, tutti_gossip_result *r)
 	r->age_ms = tt_fetch_age(f);
 }
 
-/* Averages, or copies to `list` if that is not NULL. */
-static void pull(struct tutti_gossip *g, const tutti_tensor *list, double loss, tutti_gossip_result *r,
+/* Averages, or copies to `list` if that is not NULL. 0 also without a peer; -EINTR: the next call goes on. */
+static int pull(struct tutti_gossip *g, const tutti_tensor *list, double loss, tutti_gossip_result *r,
                  uint64_t deadline)
 {
 	struct tt_blend b = { .list = list, .own = tt_gossip_own(g) };
@@ -400,12 +400,14 @@ static void pull(struct tutti_gossip *g, const tutti_tensor *list, double loss, 
 
 	if (!f) {
 		snprintf(r->why, sizeof r->why, "gossip: no peer in this round: %s", g->none);
-		return;
+		return 0;
 	}
-	g->now = NULL;
-	g->none = "nothing was published since the last mix";
 	b.to = tt_gossip_buffer(g, tt_gossip_spare(g));
 	int err = tt_fetch_mix(f, &b, loss, deadline);
+	if (err == -EINTR)
+		return err;
+	g->now = NULL;
+	g->none = "nothing was published since the last mix";
 	if (!err)
 		say_peer(f, r);
 	tt_fetch_drop(f);
@@ -416,11 +418,12 @@ static void pull(struct tutti_gossip *g, const tutti_tensor *list, double loss, 
 		         tt_member_label(tt_member(g->job, rank)).text, reason(err));
 	tt_unlock(g->job);
 	if (err)
-		return;
+		return 0;
 	if (!list)
 		tt_gossip_adopt(g, b.to);
 	r->factor = b.factor;
 	g->info.clock = b.factor * r->peer_clock + (1 - b.factor) * g->info.clock;
+	return 0;
 }
 
 static uint64_t count_retries(struct tutti_gossip *g)
@@ -435,12 +438,13 @@ static int end_round(struct tutti_gossip *g, const tutti_tensor *list, double lo
 {
 	tutti_gossip_result r = { .peer = -1 };
 	uint64_t deadline = tt_now() + (uint64_t)g->config.timeout_ms * TT_MS, retries = count_retries(g);
+	int err;
 
 	if (g->config.way == TUTTI_GOSSIP_PULL) {
-		pull(g, list, loss, &r, deadline);
+		err = pull(g, list, loss, &r, deadline);
 	} else {
 		tt_gifts_settle(g);
-		tt_gifts_mix(g, &r, deadline);
+		err = tt_gifts_mix(g, &r, deadline);
 		if (r.peer < 0)
 			snprintf(r.why, sizeof r.why, "gossip: no gift has come since the last mix");
 	}
@@ -449,7 +453,7 @@ static int end_round(struct tutti_gossip *g, const tutti_tensor *list, double lo
 	r.clock = g->info.clock;
 	if (result)
 		*result = r;
-	return 0;
+	return err;
 }
 
 int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)

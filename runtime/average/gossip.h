@@ -168,5 +168,5 @@ bool tt_fetch_is_idle(void *g); /* nothing is under way */
 void tt_gift_give(struct tutti_gossip *, int rank); /* the published buffer */
 void tt_gifts_settle(struct tutti_gossip *);        /* which were taken, which come back, who is gone */
 void tt_gifts_fetch(struct tutti_gossip *);         /* begins to read what has come */
-void tt_gifts_mix(struct tutti_gossip *, tutti_gossip_result *, uint64_t deadline);
+int tt_gifts_mix(struct tutti_gossip *, tutti_gossip_result *, uint64_t deadline); /* 0, -EINTR */
 #endif

@@ -400,7 +400,7 @@ static int await(struct arrival *a, uint64_t deadline)
 	int err;
 
 	tt_progress(f->g->job);
-	err = tt_wait_until(f->g->job, has_more, a, deadline);
+	err = tt_wait_for(f->g->job, NULL, has_more, a, deadline);
 	if (a->tries != f->tries)
 		a->done = 0;
 	a->tries = f->tries;

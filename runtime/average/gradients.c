@@ -29,6 +29,8 @@ struct tutti_gradients {
 	int *bucket_of;  /* of each tensor */
 	bool *ready;
 	bool ruled;      /* the round's rule is that of the step before, which is likely this one's, too */
+	int weighed;     /* buckets of this step that are the average of the contributors */
+	bool joins;      /* a synchronization was interrupted: the round is its own */
 	bool torn;       /* parameters of another rank came in part */
 	int64_t steps;   /* since the last synchronization */
 };
@@ -55,6 +57,7 @@ static void cut(struct tutti_gradients *g, size_t room)
 static void begin_step(struct tutti_gradients *g)
 {
 	memset(g->ready, 0, (size_t)g->model.n * sizeof *g->ready);
+	g->weighed = 0;
 	for (int b = 0; b < g->n; b++)
 		g->buckets[b].missing = g->buckets[b].n;
 }
@@ -135,8 +138,10 @@ int tutti_gradients_regroup(tutti_gradients *g, tutti *group)
 
 	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(g->handle.job, &g->handle.users)))
 		return err;
-	if (!(err = tt_round_reset(&g->round, &g->handle, group)))
+	if (!(err = tt_round_reset(&g->round, &g->handle, group))) {
+		g->joins = false;
 		begin_step(g);
+	}
 	tt_users_exit(g->handle.job, &g->handle.users);
 	return err;
 }
@@ -163,10 +168,18 @@ static int begin_bucket(struct tutti_gradients *g)
 	return err ? err : tt_round_sum(&g->round, b->tensors, b->n);
 }
 
+static int check_step(const struct tutti_gradients *g)
+{
+	return !g->joins ? 0 : tt_fail(-EINVAL, "tutti_gradients_synchronize was interrupted: call it again before the "
+	                               "next step");
+}
+
 static int make_ready(struct tutti_gradients *g, int i)
 {
-	int err = 0;
+	int err = check_step(g);
 
+	if (err)
+		return err;
 	if (i < 0 || i >= g->model.n || g->ready[i])
 		return tt_fail(-EINVAL, "tutti_gradients_ready: gradient %d %s", i, i < 0 || i >= g->model.n ?
 		               "is not there" : "is ready already; tutti_gradients_sum or _average ends the step");
@@ -195,8 +208,10 @@ static void weigh(const struct bucket *b, double half)
 
 static int end_step(struct tutti_gradients *g, tutti_rule rule, int *contributors)
 {
-	int n = 0, all = g->round.group->n, err = 0;
+	int n = 0, all = g->round.group->n, err = check_step(g);
 
+	if (err)
+		return err;
 	if (g->round.begun && g->round.rule != rule)
 		return tt_fail(-EINVAL, "a step whose gradients were ready ends as the step before: with "
 		               "tutti_gradients_%s", rule == TUTTI_SUM ? "average" : "sum");
@@ -206,9 +221,9 @@ static int end_step(struct tutti_gradients *g, tutti_rule rule, int *contributor
 		err = begin_bucket(g);
 	if (!err)
 		err = tt_round_contributors(&g->round, &n);
-	for (int b = 0; !err && b < g->n; b++)
-		if (!(err = tt_round_wait(&g->round, b + 1)) && rule == TUTTI_AVERAGE && n < all)
-			weigh(&g->buckets[b], 0.5 * all / n);
+	for (; !err && g->weighed < g->n && !(err = tt_round_wait(&g->round, g->weighed + 1)); g->weighed++)
+		if (rule == TUTTI_AVERAGE && n < all)
+			weigh(&g->buckets[g->weighed], 0.5 * all / n);
 	if (err || (err = tt_round_end(&g->round)))
 		return err;
 	begin_step(g);
@@ -238,24 +253,39 @@ static int sum_zeros(struct tutti_gradients *g)
 {
 	int err = 0;
 
-	for (int i = 0; i < g->model.n; i++)
+	for (int i = 0; buckets_begun(g) == 0 && i < g->model.n; i++)
 		if (g->model.tensors[i].count)
 			memset(g->model.tensors[i].data, 0, bytes_of(&g->model.tensors[i]));
-	for (int b = 0; !err && b < g->n; b++)
+	for (int b = buckets_begun(g); !err && b < g->n; b++)
 		err = tt_round_sum(&g->round, g->buckets[b].tensors, g->buckets[b].n);
 	return err ? err : tt_round_end(&g->round);
 }
 
-static int join_others(struct tutti_gradients *g) /* until no rank has a step left */
+/* Goes on with the round that an interrupted call has begun. */
+static int join_round(struct tutti_gradients *g, int *others)
+{
+	int err = g->round.begun ? 0 : tt_round_count(&g->round, false);
+
+	return err ? err : tt_round_contributors(&g->round, others);
+}
+
+static int join_rounds(struct tutti_gradients *g) /* until no rank has a step left */
 {
 	int others, err;
 
-	g->ruled = false;
-	while (!(err = tt_round_count(&g->round, false)) && !(err = tt_round_contributors(&g->round, &others)) &&
-	       others)
+	while (!(err = join_round(g, &others)) && others)
 		if ((err = sum_zeros(g)))
 			return err;
 	return err ? err : tt_round_end(&g->round);
+}
+
+static int join_others(struct tutti_gradients *g)
+{
+	g->ruled = false;
+	int err = join_rounds(g);
+
+	g->joins = err == -EINTR;
+	return err;
 }
 
 /* Most steps, then the lowest rank; torn parameters come last. */
@@ -295,7 +325,7 @@ static int synchronize(struct tutti_gradients *g, const tutti_tensor *params, in
 	if ((err = tt_model_open(&model, params, n, "tutti_gradients_synchronize")))
 		return err;
 	tt_model_close(&model); /* it was a list of tensors */
-	if (memchr(g->ready, true, (size_t)g->model.n))
+	if (memchr(g->ready, true, (size_t)g->model.n) || (g->round.begun && !g->joins))
 		return tt_fail(-EINVAL, "tutti_gradients_synchronize: gradients of a step are ready; "
 		               "tutti_gradients_sum or _average ends it");
 	if ((err = join_others(g)) || (err = choose_winner(g, &winner)))

@@ -200,7 +200,8 @@ static bool is_there(const struct tutti_gossip *g, int rank)
 	return there;
 }
 
-/* 0; -ETIMEDOUT: its bytes have not all come yet; -EINVAL: refused; else it is gone: its giver has, or has closed. */
+/* 0; -ETIMEDOUT, -EINTR: its bytes have not all come yet; -EINVAL: refused; else it is gone: its giver has, or has
+ * closed. */
 static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 {
 	struct tt_gossip_peer *p = &g->peers[f->rank];
@@ -216,6 +217,8 @@ static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 		err = tt_fetch_mix(f, &b, 0, deadline);
 	else
 		err = refuse(f);
+	if (err == -EINTR)
+		return err;
 	f->late = err == -ETIMEDOUT;
 	if (f->late)
 		return err;
@@ -254,10 +257,11 @@ static void take_back(struct tutti_gossip *g, struct mixing *x, struct tt_gift *
 	gift->kept = false;
 }
 
-void tt_gifts_mix(struct tutti_gossip *g, tutti_gossip_result *result, uint64_t deadline)
+int tt_gifts_mix(struct tutti_gossip *g, tutti_gossip_result *result, uint64_t deadline)
 {
 	struct mixing x = { g->config.way == TUTTI_GOSSIP_PUSH_SUM ? g->info.weight : 1, deadline, result };
 	bool some;
+	int err = 0;
 
 	for (int i = 0; i < g->config.buffers; i++)
 		if (g->gift[i].kept && is_back(g, &g->gift[i]))
@@ -265,8 +269,9 @@ void tt_gifts_mix(struct tutti_gossip *g, tutti_gossip_result *result, uint64_t 
 	do {
 		some = false;
 		tt_gifts_fetch(g);
-		for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
+		for (int i = 0; err != -EINTR && i < TT_GOSSIP_FETCHES; i++)
 			if (tt_fetch_is_wanted(&g->fetch[i]))
-				some |= take(g, &x, &g->fetch[i]) != -ETIMEDOUT;
-	} while (some);
+				some |= (err = take(g, &x, &g->fetch[i])) != -ETIMEDOUT;
+	} while (some && err != -EINTR);
+	return err == -EINTR ? err : 0;
 }

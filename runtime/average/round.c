@@ -92,9 +92,10 @@ int tt_round_wait(struct tt_round *r, int i)
 {
 	int err = has_failed(r);
 
-	if (!err && (err = tutti_wait(&r->ops[i], -1)))
-		return fail(r, err);
-	return err;
+	if (err || !(err = tutti_wait(&r->ops[i], -1)))
+		return err;
+	r->interrupted |= err == -EINTR;
+	return err == -EINTR ? err : fail(r, err);
 }
 
 int tt_round_contributors(struct tt_round *r, int *contributors)
@@ -114,7 +115,24 @@ int tt_round_end(struct tt_round *r)
 
 	for (int i = 0; !err && i < r->begun; i++)
 		err = tt_round_wait(r, i);
+	if (err == -EINTR)
+		return err;
 	r->begun = 0;
+	r->interrupted = false;
+	return err;
+}
+
+/* Others may never come to what an interrupted call has left. */
+int tt_round_settle(struct tt_round *r)
+{
+	struct tt_hook hook = tt_hook_suspend();
+	int err = r->interrupted ? -ECANCELED : tt_round_end(r);
+
+	for (int i = 0; r->interrupted && i < r->begun; i++)
+		tutti_cancel(&r->ops[i]);
+	r->begun = 0;
+	r->interrupted = false;
+	tt_hook_resume(hook);
 	return err;
 }
 
@@ -122,7 +140,7 @@ int tt_round_reset(struct tt_round *r, struct tt_handle *of, tutti *group)
 {
 	if (group->job != of->job)
 		return tt_fail(-EINVAL, "regroup: the group is of another job: close this one, and open another there");
-	tt_round_end(r);
+	tt_round_settle(r);
 	tt_lock(of->job);
 	r->group = group;
 	tt_unlock(of->job);
@@ -132,6 +150,6 @@ int tt_round_reset(struct tt_round *r, struct tt_handle *of, tutti *group)
 
 void tt_round_close(struct tt_round *r)
 {
-	tt_round_end(r);
+	tt_round_settle(r);
 	free(r->ops);
 }

@@ -141,8 +141,9 @@ static int write_all(int fd, const char *text, size_t len, uint64_t patience)
 
 	while (len) {
 		struct pollfd p = { .fd = fd, .events = POLLOUT };
-		uint64_t now = tt_now();
-		int ready = now < deadline ? poll(&p, 1, (int)tt_min((deadline - now) / TT_MS + 1, INT_MAX)) : 0;
+		int ready = tt_hook_poll_files(&p, 1, deadline);
+		if (ready == -EINTR)
+			return ready;
 		if (!ready)
 			return tt_fail(-ETIMEDOUT, "stats: descriptor %d did not take all within %llu ms", fd,
 			               (unsigned long long)(patience / TT_MS));
