@@ -846,7 +846,8 @@ static void make_shared(void)
 		shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	memset(shared, 0, sizeof *shared);
 	strcpy(shared->folder, "/tmp/tutti-interrupts-XXXXXX");
-	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(shared->folder));
+	if (!mkdtemp(shared->folder))
+		exit(1);
 }
 
 static void remove_shared(void)
@@ -855,15 +856,28 @@ static void remove_shared(void)
 	rmdir(shared->folder);
 }
 
-static void run_sim_walk(void)
+/* The parent uses nothing of the library itself: its children would share what the library keeps. */
+static void in_child(bool (*fails)(void))
+{
+	int status = 0;
+	pid_t pid = fork_child();
+
+	if (pid == 0)
+		exit(fails());
+	CU_ASSERT(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+static bool fails_on_sim(void)
 {
 	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = TIMEOUT_MS, .program = program };
+	int failed = 0;
 
 	for (run.seed = 0; run.seed < count_seeds(SEEDS_FEW); run.seed++) {
 		make_shared();
-		CU_ASSERT_EQUAL(run_ranks(run), 0);
+		failed += run_ranks(run);
 		remove_shared();
 	}
+	return failed;
 }
 
 static void hold_peer(void)
@@ -895,7 +909,7 @@ static void run_walk(bool stops)
 {
 	peer_stops = stops;
 	if (!strcmp(wires, "sim"))
-		run_sim_walk();
+		in_child(fails_on_sim);
 	else
 		run_real_walk();
 }
@@ -905,7 +919,7 @@ static void test_stopped(void) { run_walk(true); }
 
 /* ---- joining ---- */
 
-static void join_alone(int rank, const char *boot)
+static bool fails_alone(int rank, const char *boot)
 {
 	tutti_config c = { .rank = rank, .ranks = 2, .boot = boot, .transports = "tcp" };
 	uint64_t begun = tt_now(), at = begun + AFTER * TT_MS;
@@ -914,12 +928,27 @@ static void join_alone(int rank, const char *boot)
 	tutti_on_wait(is_time, &at);
 	int err = tutti_join(&c, &job);
 	tutti_on_wait(NULL, NULL);
-	CU_ASSERT_EQUAL(err, -EINTR);
-	CU_ASSERT_PTR_NULL(job);
-	CU_ASSERT(tt_now() - begun < (AFTER + SOON_BUSY) * TT_MS);
+	if (err == -EINTR && !job && tt_now() - begun < (AFTER + SOON_BUSY) * TT_MS)
+		return false;
+	printf("joining as rank %d: %d after %llu ms: %s\n", rank, err, (unsigned long long)((tt_now() - begun) / TT_MS),
+	       tutti_why());
+	return true;
 }
 
-/* The other rank never comes to the job. */
+/* The other rank never comes to the job. The first try leaves nothing that the second one meets. */
+static bool fails_to_join(void)
+{
+	bool failed = false;
+	char boot[32];
+
+	for (int rank = 0; rank < 2; rank++) {
+		snprintf(boot, sizeof boot, "127.0.0.1:%d", free_port());
+		failed |= fails_alone(rank, boot);
+		failed |= fails_alone(rank, boot);
+	}
+	return failed;
+}
+
 static void join_on_sim(int rank, void *arg)
 {
 	uint64_t begun = tt_now(), at = begun + AFTER * TT_MS;
@@ -933,25 +962,20 @@ static void join_on_sim(int rank, void *arg)
 	tutti_on_wait(NULL, NULL);
 }
 
-static void test_join(void)
+static bool fails_to_join_on_sim(void)
 {
-	char boot[32];
+	int failed = 0;
 
-	if (!strcmp(wires, "sim")) {
-		for (uint64_t seed = 0; seed < 8; seed++) {
-			struct ranks run = { .size = 2, .wire = "sim", .seed = seed };
-			struct tt_sim_config c = { .seed = seed, .ranks = 2, .program = join_on_sim, .arg = &run };
-			CU_ASSERT_EQUAL(tt_sim_run(&c), 0);
-			CU_ASSERT_EQUAL(run.failures, 0);
-		}
-		return;
+	for (uint64_t seed = 0; seed < 8; seed++) {
+		struct ranks run = { .size = 2, .wire = "sim", .seed = seed };
+		struct tt_sim_config c = { .seed = seed, .ranks = 2, .program = join_on_sim, .arg = &run };
+		failed += tt_sim_run(&c) != 0;
+		failed += run.failures;
 	}
-	for (int rank = 0; rank < 2; rank++) {
-		snprintf(boot, sizeof boot, "127.0.0.1:%d", free_port());
-		join_alone(rank, boot);
-		join_alone(rank, boot); /* the first try has left nothing */
-	}
+	return failed;
 }
+
+static void test_join(void) { in_child(strcmp(wires, "sim") ? fails_to_join : fails_to_join_on_sim); }
 
 static CU_TestInfo tests[] = {
 	{ "joining", test_join },
