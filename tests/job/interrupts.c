@@ -1,8 +1,8 @@
 /* interrupts.c - the interrupt walk: each function that waits for another rank, interrupted after 50 ms
  *
  * Rank 0 calls it while rank 1, its peer, does not come, or is stopped. The call returns -EINTR soon, and then the job
- * goes on: the same call comes to its end when the peer comes, and a barrier passes. On sim the ranks are fibers; on TCP
- * and in shared memory they are processes, and SIGSTOP stops the peer.
+ * goes on: the same call comes to its end when the peer comes, and a barrier passes. On sim the ranks are fibers. On
+ * TCP and in shared memory they are processes, and SIGSTOP stops the peer.
  *
  *   interrupts --list    prints the functions: waits.sh compares them with waits.list */
 #include "tests/harness/crew.h"
@@ -930,8 +930,8 @@ static bool fails_alone(int rank, const char *boot)
 	tutti_on_wait(NULL, NULL);
 	if (err == -EINTR && !job && tt_now() - begun < (AFTER + SOON_BUSY) * TT_MS)
 		return false;
-	printf("joining as rank %d: %d after %llu ms: %s\n", rank, err, (unsigned long long)((tt_now() - begun) / TT_MS),
-	       tutti_why());
+	printf("joining as rank %d: %d after %llu ms: %s\n", rank, err,
+	       (unsigned long long)((tt_now() - begun) / TT_MS), tutti_why());
 	return true;
 }
 
