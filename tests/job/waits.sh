@@ -4,7 +4,10 @@ set -u
 export LC_ALL=C
 source=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
-[ -x "$build/tests/job/interrupts" ] || { echo "SKIPPED: the interrupt walk was not built: CUnit is not here"; exit 77; }
+if [ ! -x "$build/tests/job/interrupts" ]; then
+	echo "SKIPPED: the interrupt walk was not built, as CUnit is not here"
+	exit 77
+fi
 scratch=$(mktemp -d) || exit 99
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 99
