@@ -236,6 +236,19 @@ int tutti_group_rank(const tutti *, int rank);        /* the rank in this group 
  * time. */
 void tutti_group_free(tutti *);
 
+/* Adds a node to this process's list of nodes, if the job was started from a config file with such a list. The node
+ * is the process named `name`, and listens at host and port, as in the file; its own list has it. All processes add
+ * the same nodes in the same order, each before it uses the node: the list's order is the numbering. A node that was not
+ * in a process's first list has no seat in that process's first group, and takes part in windows, gossip and all else
+ * that is no collective. A node that is in the list already, or was removed, keeps its number. Does not block.
+ * Returns the node's rank. -EEXIST: that name has another address; -ENOSPC: as many as TUTTI_NEWCOMERS were added;
+ * -EINVAL: the job has no list of nodes, or a bad argument. */
+int tutti_node_add(tutti *, const char *name, const char *host, int port);
+/* Removes a node from this process's list: its process is evicted from the job (as tutti_group_evict does), and refused
+ * here until tutti_node_add names the node again. Does not block. -ENOENT: no such node; -EINVAL: as above, or this
+ * process itself. */
+int tutti_node_remove(tutti *, const char *name);
+
 typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was evicted */
 typedef struct tutti_peer {
 	int rank;            /* in the job */

@@ -491,13 +491,13 @@ void tt_launch_free(struct tt_launch *b)
 }
 
 /* From the port alone, since ranks may spell rank 0's host differently. The size of the job is not in it: rank 0
- * refuses a wrong size with a clearer sentence. */
+ * refuses a wrong size with a clearer sentence. Of a list of nodes the first one, as lists may grow. */
 uint64_t tt_launch_job_id(const struct tt_launch *b)
 {
 	const char *port = strrchr(b->address, ':');
 	uint64_t h = tt_hash_text(TT_HASH64, port ? port : b->address);
 
-	for (int i = 0; b->nodes && i < b->size; i++)
-		h = tt_hash_text(tt_hash_text(h, b->nodes[i].name), b->nodes[i].address);
+	if (b->nodes)
+		h = tt_hash_text(tt_hash_text(h, b->nodes[0].name), b->nodes[0].address);
 	return h;
 }

@@ -35,7 +35,7 @@ static void end_silent(struct tt_timer *t)
  * refuse it if it asked to be let in, and be taken for dead. */
 void tt_greeting_start(struct tt_link *l)
 {
-	uint8_t bytes[16 + TT_JOB_NAME];
+	uint8_t bytes[24 + TT_JOB_NAME];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	const struct tt_members *all = tt_members(l->job);
 	bool joining = tt_is_joining(l->job) && (all->node_list || l->member == tt_member(l->job, all->sponsor));
@@ -45,8 +45,10 @@ void tt_greeting_start(struct tt_link *l)
 	tt_put32(&p, (uint32_t)all->launched);
 	tt_put32(&p, l->job->epoch);
 	tt_put8(&p, joining);
-	if (*all->name)
+	if (*all->name || all->node_list)
 		tt_put_text(&p, all->name);
+	if (all->node_list)
+		tt_put64(&p, tt_nodes_hash(l->job, all->launched));
 	l->used = !joining;
 	if (tt_send_raw(l, bytes, (size_t)(p.at - bytes)))
 		tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_silent);
@@ -151,6 +153,7 @@ void tt_member_refuse(struct tt_member *m, const char *why)
 struct hello {
 	uint32_t rank, launched, epoch;
 	bool joining; /* the sender connects for the table of endpoints */
+	uint64_t list; /* of nodes: a hash of the sender's first one */
 };
 
 static bool is_another_life(const struct tt_member *m, const struct hello *h) { return tt_is_new_life(m, h->epoch); }
@@ -194,6 +197,13 @@ static const char *own_name(const struct tt_job *job, char text[24])
 	return text;
 }
 
+/* Of one job: started with as many ranks; or one list of nodes begins with the other. */
+static bool is_alike(const struct tt_job *job, const struct hello *h)
+{
+	return tt_members(job)->node_list ? tt_nodes_agree(job, h->launched, h->list)
+	                                  : h->launched == (uint32_t)tt_members(job)->launched;
+}
+
 /* Nobody has the table of this job yet, and a rank without it connects to rank 0 as one that joins. */
 static bool is_of_another_job(const struct tt_job *job, const struct hello *h)
 {
@@ -213,7 +223,14 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 	const struct tt_member *m = h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
 	int launched = tt_members(job)->launched;
 
-	if (h->launched != (uint32_t)launched)
+	if (tt_nodes_are_more(job, h->launched))
+		snprintf(text, room, "its list has %u nodes, that of rank %d %d: tutti_node_add", h->launched,
+		         job->rank, job->size);
+	else if (!is_alike(job, h) && tt_members(job)->node_list)
+		snprintf(text, room, "its list of nodes differs from that of rank %d", job->rank);
+	else if (m && m->removed)
+		snprintf(text, room, "rank %d has removed it from the list of nodes", job->rank);
+	else if (h->launched != (uint32_t)launched && !tt_members(job)->node_list)
 		snprintf(text, room, "it counts %u ranks, %s counts %d", h->launched, own_name(job, name), launched);
 	else if (h->rank == TT_NEW_RANK)
 		snprintf(text, room, "not all ranks have joined");
@@ -239,25 +256,25 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
  * may be alive and the later one is joining, the earlier one gets a PING first. */
 static struct tt_member *who_comes(struct tt_job *job, const struct hello *h, bool consented)
 {
-	bool alike = h->launched == (uint32_t)tt_members(job)->launched;
+	bool alike = is_alike(job, h), listed = tt_members(job)->node_list;
 	struct tt_member *m;
 
 	if (h->rank == TT_NEW_RANK)
 		return NULL;
 	if (!alike || h->rank >= (uint32_t)tt_members(job)->capacity)
 		return h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
-	if (!h->joining && !tt_members(job)->unnumbered)
+	if (!h->joining && !listed && !tt_members(job)->unnumbered)
 		tt_late_join_grow(job, (int)h->rank + 1); /* its news has not come yet */
 	if (h->rank >= (uint32_t)job->size)
 		return NULL;
 	m = tt_member(job, h->rank);
-	if (!job->joined || m->rank == job->rank || !is_another_life(m, h))
+	if (!job->joined || m->rank == job->rank || !is_another_life(m, h) || m->removed)
 		return m;
 	if (h->joining && m->state == TT_UP)
 		doubt(m);
 	else if (h->joining && m->state < TT_LEFT)
 		tt_member_connect(m);
-	else if (!h->joining || consented || tt_members(job)->node_list)
+	else if (!h->joining || consented || listed)
 		tt_member_reborn(m, h->epoch);
 	return m;
 }
@@ -334,7 +351,8 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 		return;
 	}
 	if (fault_of_hello(job, h, text, sizeof text)) {
-		bool again = may_come_again(job, m, h) || is_early(job, h) || is_waiting_for_job(job, h);
+		bool again = may_come_again(job, m, h) || is_early(job, h) || is_waiting_for_job(job, h) ||
+		             tt_nodes_are_more(job, h->launched);
 		bool expected = m && m->state >= TT_LEFT; /* a HELLO may come later than the goodbye */
 		refuse(l, expected ? TT_INFO : TT_WARN, again, text);
 		if (m && m->link && !again)
@@ -364,7 +382,7 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 
 void tt_greeting_let_in(struct tt_link *l, uint32_t rank, uint32_t epoch)
 {
-	const struct hello h = { rank, (uint32_t)tt_members(l->job)->launched, epoch, true };
+	const struct hello h = { rank, (uint32_t)tt_members(l->job)->launched, epoch, true, 0 };
 
 	meet(l, &h, true);
 }
@@ -379,12 +397,14 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 
 	if (!p->bad && tt_pack_left(p))
 		tt_get_text(p, its, sizeof its);
+	if (!p->bad && tt_pack_left(p))
+		h.list = tt_get64(p);
 	if (p->bad || l->mine || l->member || l->claim || !h.epoch || (*its && !tt_launch_is_name(its))) {
 		refuse(l, TT_WARN, false, "its greeting makes no sense");
 	} else if (*its && *ours && strcmp(its, ours) != 0) {
 		snprintf(why, sizeof why, "this port is another job's: it has the job \"%s\", and the process is of "
 		         "\"%s\": set another TUTTI_BOOT, or the same TUTTI_JOB", ours, its);
-		refuse(l, TT_WARN, false, why);
+		refuse(l, TT_WARN, l->job->leaving && h.joining, why); /* it may be that which begins here next */
 	} else {
 		meet(l, &h, false);
 	}
@@ -416,8 +436,9 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 		         own_name(job, name), text);
 	bool more = m && tt_rendezvous_has_more(m);
 	uint64_t patience = more || all->unnumbered ? job->timeout : job->timeout / 2;
-	if (again && !job->joined && m && tt_rendezvous_retry(m, patience)) {
-		renew_epoch(job);
+	if (again && (!job->joined || all->node_list) && m && tt_rendezvous_retry(m, patience)) {
+		if (!job->joined)
+			renew_epoch(job);
 		m->link = NULL;
 		tt_link_doom(l);
 		return;
@@ -431,6 +452,7 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 		all->join_err = -EPERM;
 	if (m) {
 		m->untold = true; /* this rank may be the one that was evicted */
+		m->quiet = all->node_list; /* each rank has a list of its own */
 		tt_member_gone(m, -EPERM, "%s refused this process: %s", tt_member_label(m).text, text);
 	}
 	tt_link_doom(l);

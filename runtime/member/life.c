@@ -101,7 +101,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	tt_member_gone(m, -ECONNRESET, "%s has started anew", tt_member_label(m).text);
 	tt_timer_stop(&m->retry);
 	m->untold = m->silent = m->accuser = m->passed_on = m->fed = false;
-	m->sponsored = false;
+	m->sponsored = m->quiet = false;
 	m->settled = true; /* its sponsor sends the table, and rank 0 does not */
 	m->link = NULL; /* doomed already */
 	m->state = TT_AWAY;
@@ -187,7 +187,8 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 	tt_rendezvous_gone(m);
 	if (m->job->joined && !m->job->leaving) {
 		tt_watch_tell(m->job, m, TUTTI_GONE);
-		tt_news_tell(m);
+		if (!m->quiet)
+			tt_news_tell(m);
 		if (m->rank == 0)
 			tt_late_join_without_root(m->job);
 	}

@@ -32,6 +32,10 @@ static int make_members(struct tt_job *job, const struct tt_launch *launch)
 	all->more = calloc((size_t)tt_max(1, all->capacity - all->launched), sizeof *all->more);
 	if (!all->of || !all->more)
 		return tt_fail(-ENOMEM, "no memory for %d ranks", all->capacity);
+	all->over = launch->over;
+	int err = tt_nodes_open(job, launch);
+	if (err)
+		return err;
 	tt_late_join_grow(job, size);
 	struct tt_member *me = tt_member(job, job->rank); /* may lie beyond those that are known */
 	me->job = job;
@@ -243,6 +247,7 @@ static void close_members(struct tt_job *job)
 		tt_address_set(tt_member(job, job->rank), ""); /* its place is none of those */
 	free(all->of);
 	free(all->more);
+	free(all->node);
 	free(all->newcomer);
 	tt_text_free(job);
 }

@@ -98,6 +98,8 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	bool nets_again;            /* node list: the better nets were tried a second time */
 	bool outside;               /* joined a job under way, and is in no group yet */
 	bool sponsored;             /* this rank has let it in */
+	bool removed;               /* node list: the program has taken it out */
+	bool quiet;                 /* GONE for this rank alone: the others are not told */
 	bool silent;                /* GONE, because it gave no sign of life */
 	bool untold;                /* the others are to hear soon that it is gone, or has left */
 	bool courtesy;              /* is being connected for the ring alone: it may have left unheard */
@@ -129,6 +131,7 @@ struct tt_members { /* the room's own struct in a job */
 	struct tt_text *texts;      /* see tt_text_keep */
 	struct tt_timer heartbeat;
 	bool node_list;
+	struct tt_node *node;       /* the list: a node for each rank that is known */
 	bool minority;              /* a minority of a group may go on */
 	bool evicted;               /* the others have evicted this rank */
 	bool warned;                /* that a rank of this host is reached over a slower net */

@@ -102,6 +102,15 @@ bool tt_rendezvous_has_more(const struct tt_member *); /* is being asked to let 
 void tt_rendezvous_present(struct tt_job *); /* says to the rank that has let this one in where this one listens */
 struct tt_member *tt_rendezvous_found(struct tt_member *, int rank); /* the rank that answered there */
 
+void tt_rendezvous_locate(struct tt_member *, const char *listen); /* node list: its host, and addresses within one */
+
+/* ---- node_list.c ---- */
+
+int tt_nodes_open(struct tt_job *, const struct tt_launch *); /* copies the list, if there is one */
+uint64_t tt_nodes_hash(const struct tt_job *, int n);        /* of the first n nodes */
+bool tt_nodes_are_more(const struct tt_job *, uint32_t n);   /* than this rank knows */
+bool tt_nodes_agree(const struct tt_job *, uint32_t n, uint64_t hash); /* about the first n nodes */
+
 /* ---- endpoint_tree.c: how the table of endpoint records goes out ---- */
 
 /* Bytes of an endpoint record without its addresses, and at most. */

@@ -76,7 +76,7 @@ static void feed(struct tt_member *to)
 
 	for (int i = 0; i < job->size; i++) {
 		const struct tt_member *gone = tt_member(job, i);
-		if (gone->state != TT_GONE || gone->untold || (late && !gone->epoch))
+		if (gone->state != TT_GONE || gone->untold || gone->quiet || (late && !gone->epoch))
 			continue;
 		tt_members(job)->tellings++;
 		tell(to, gone);

@@ -325,7 +325,6 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 	int err;
 
 	tt_members(job)->boot = tt_members(job)->boots = b->boots ? b->boots : b->address;
-	tt_members(job)->over = b->over;
 	if (strncmp(b->address, "sim:", 4))
 		tt_members(job)->root = tt_text_keep(job, b->address);
 	err = job->rank ? take_address(job) : check_files(job);
@@ -362,16 +361,11 @@ static void derive_addresses(struct tt_job *job, struct tt_member *m, const char
 }
 
 /* A node list says where each rank listens. */
-static void find_neighbours(struct tt_job *job, const struct tt_launch *b)
+void tt_rendezvous_locate(struct tt_member *m, const char *listen)
 {
-	uint64_t here = host_of_address(b->nodes[job->rank].address);
-
-	for (int i = 0; i < job->size; i++) {
-		struct tt_member *m = tt_member(job, i);
-		m->host = host_of_address(b->nodes[i].address);
-		if (m->host == here)
-			derive_addresses(job, m, b->nodes[i].address);
-	}
+	m->host = host_of_address(listen);
+	if (m->host == host_of_address(tt_members(m->job)->node[m->job->rank].address))
+		derive_addresses(m->job, m, listen);
 }
 
 /* For sentences. */
@@ -410,8 +404,8 @@ int tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
 	me->cpus = b->nodes ? 0 : tt_place_print(job);
 	tt_members(job)->endpoints_known += !tt_members(job)->unnumbered;
 	tt_members(job)->node_list = b->nodes != NULL;
-	if (b->nodes)
-		find_neighbours(job, b);
+	for (int i = 0; b->nodes && i < job->size; i++)
+		tt_rendezvous_locate(tt_member(job, i), b->nodes[i].address);
 	if (!b->nodes && *b->address)
 		err = meet_at_rank_0(job, b);
 	tt_unlock(job);

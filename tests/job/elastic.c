@@ -498,6 +498,133 @@ static void test_solo(void)
 	finish(2);
 }
 
+/* ---- a list of nodes that grows ---- */
+
+#ifdef HAVE_LIBCONFIG
+static char lists[2][40]; /* files: with two nodes, and with three */
+static int ports[3];
+
+static void write_list(int at, int n)
+{
+	snprintf(lists[at], sizeof lists[at], "/tmp/tutti-elastic-XXXXXX");
+	int fd = mkstemp(lists[at]);
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+
+	if (!f)
+		abort();
+	fprintf(f, "nodes = (");
+	for (int i = 0; i < n; i++)
+		fprintf(f, "%s{ name = \"n%d\"; address = \"127.0.0.1:%d\"; }", i ? ", " : "", i, ports[i]);
+	fprintf(f, ");\n");
+	fclose(f);
+}
+
+static int join_list(int list, int timeout_ms, tutti **job)
+{
+	char name[8];
+
+	snprintf(name, sizeof name, "n%d", place);
+	tutti_config c = { .file = lists[list], .node = name, .timeout_ms = timeout_ms, .silence_ms = SILENCE_MS,
+		           .transports = wires };
+	mine->err = tutti_join(&c, job);
+	EXPECT(mine->err == 0);
+	return mine->err;
+}
+
+static void await_gone_2(tutti *job)
+{
+	bool gone = false;
+
+	for (int ms = 0; ms < HANG_MS && !gone; ms++) {
+		tt_lock(job->job);
+		gone = tt_member(job->job, 2)->state == TT_GONE;
+		tt_unlock(job->job);
+		sleep_ms(1);
+	}
+	EXPECT(gone);
+}
+
+/* Of two nodes. It adds the third at 1, hears from it, and removes it at 2. */
+static void listed(void)
+{
+	uint64_t memory[4] = { 0 }, v = 0;
+	tutti_window *w;
+	tutti *job;
+
+	if (join_list(0, HANG_MS, &job))
+		return;
+	EXPECT(tutti_window_open(job, "list", memory, sizeof memory, &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	await_go(1);
+	EXPECT(tutti_node_add(job, "n1", "127.0.0.1", ports[1]) == 1);
+	EXPECT(tutti_node_add(job, "n1", "127.0.0.1", ports[0]) == -EEXIST);
+	EXPECT(tutti_node_add(job, "n2", "127.0.0.1", 0) == -EINVAL);
+	EXPECT(tutti_node_add(job, "n2", "127.0.0.1", ports[2]) == 2);
+	EXPECT(tutti_wait_notify(w, 2, 0, 1, HANG_MS) == 0 && memory[2] == 42);
+	EXPECT(tutti_get(w, 2, 0, &v, 8, NULL) == 0 && v == 43);
+	EXPECT(tutti_barrier(job, NULL) == 0 && tutti_size(job) == 2);
+	reach(2);
+	await_go(2);
+	EXPECT(tutti_node_remove(job, "n9") == -ENOENT);
+	EXPECT(place == 1 || tutti_node_remove(job, "n0") == -EINVAL);
+	if (!place)
+		EXPECT(tutti_node_remove(job, "n2") == 0);
+	await_gone_2(job);
+	EXPECT(tutti_get(w, 2, 0, &v, 8, NULL) == -ECONNRESET);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(3);
+	tutti_window_close(w);
+	tutti_leave(job);
+}
+
+static void added(void)
+{
+	uint64_t memory[4] = { 43 }, v = 42;
+	tutti_window *w;
+	tutti *job;
+
+	if (join_list(1, HANG_MS, &job))
+		return;
+	EXPECT(tutti_window_open(job, "list", memory, sizeof memory, &w) == 0);
+	reach(1);
+	for (int i = 0; i < 2; i++)
+		EXPECT(tutti_put_notify(w, i, 16, &v, 8, 0, NULL) == 0);
+	reach(2);
+	await_go(2);
+	for (int ms = 0; ms < HANG_MS && !tutti_put(w, 0, 0, &v, 8, NULL); ms++)
+		sleep_ms(1); /* until it is evicted */
+	EXPECT(tutti_put(w, 0, 0, &v, 8, NULL) == -ECONNRESET);
+	tutti_window_close(w);
+	tutti_leave(job);
+}
+
+static void test_nodes(void)
+{
+	begin();
+	for (int i = 0; i < 3; i++)
+		ports[i] = free_port();
+	write_list(0, 2);
+	write_list(1, 3);
+	start(0, listed);
+	start(1, listed);
+	await(0, 1);
+	await(1, 1);
+	start(2, added);
+	await(2, 1);
+	sleep_ms(100);
+	WANT(board->of[2].stage == 1, "a node that nobody has added is in");
+	board->go = 1;
+	await(0, 2);
+	await(1, 2);
+	await(2, 2);
+	board->go = 2;
+	finish(3);
+	unlink(lists[0]);
+	unlink(lists[1]);
+}
+#endif
+
 /* ---- a crowd ---- */
 
 static int count_entries(const char *folder)
@@ -653,6 +780,9 @@ static CU_TestInfo tests[] = {
 	{ "coming again", test_return },
 	{ "the next job at the same address", test_again },
 	{ "a group of one", test_solo },
+#ifdef HAVE_LIBCONFIG
+	{ "a list of nodes", test_nodes },
+#endif
 	{ "a crowd", test_crowd },
 	CU_TEST_INFO_NULL,
 };
