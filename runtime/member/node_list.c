@@ -1,8 +1,8 @@
 /* node_list.c - the list of nodes of a job that has no rank 0 to ask: who is in it, and what a program adds to it
  *
  * Each process has its own copy. A node's place in the list is its rank, so all processes add the same nodes in the
- * same order. A HELLO has the length of its sender's first list and a hash of it, and each list must begin with the shorter
- * one of the two:
+ * same order. A HELLO has the length of its sender's first list and a hash of it, and each list must begin with the
+ * shorter one of the two:
  *
  *      D: a b c d -- HELLO 4, hash(a b c d) --> A: a b c          REFUSED, again: A's program may add d in a moment
  *      A: a b c   -- HELLO 3, hash(a b c) ----> D: a b c d        WELCOME

@@ -670,6 +670,43 @@ static bool is_quiet(tutti *job)
 	return quiet;
 }
 
+/* A third of them are killed in the job, at any moment. */
+static bool is_victim(int at) { return at % 3 == 0; }
+
+enum { QUESTION = 1, ANSWER = 2 };
+
+/* Until the parent says so it answers newcomers, who may be killed meanwhile. */
+static void answer_until(tutti *job, int go)
+{
+	tutti_op op = { 0 };
+	tutti_message m;
+	uint64_t v;
+
+	for (int ms = 0; board->go < go && ms < HANG_MS; ms++) {
+		EXPECT(tutti_recv(tutti_job(job), -1, QUESTION, &v, sizeof v, &m, &op) == 0);
+		int err;
+		while ((err = tutti_wait(&op, 1)) == -EINPROGRESS && board->go < go)
+			ms++;
+		if (err == -EINPROGRESS)
+			tutti_cancel(&op);
+		EXPECT(err == 0 || err == -EINPROGRESS);
+		if (err)
+			continue;
+		v++;
+		err = tutti_send(tutti_job(job), m.rank, ANSWER, &v, sizeof v, NULL);
+		EXPECT(!err || is_victim((int)v - 2));
+	}
+	EXPECT(board->go >= go);
+}
+
+static void ask(tutti *job)
+{
+	uint64_t v = (uint64_t)place + 1, answer = 0;
+
+	EXPECT(tutti_send(tutti_job(job), 0, QUESTION, &v, sizeof v, NULL) == 0);
+	EXPECT(tutti_recv(tutti_job(job), 0, ANSWER, &answer, sizeof answer, NULL, NULL) == 0 && answer == v + 1);
+}
+
 static int crowd_at_a_time(void) { return all_or(64, 16); }
 
 /* It measures when the parent says 1: each number has been used, and nobody is there; and again at 5, after many more
@@ -686,12 +723,12 @@ static void founder_of_crowd(void)
 		return;
 	EXPECT(tutti_window_open(job, "elastic", memory, sizeof memory, &w) == 0);
 	reach(1);
-	await_go(1);
+	answer_until(job, 1);
 	for (int ms = 0; ms < HANG_MS && !is_quiet(job); ms++)
 		sleep_ms(1);
 	before = measure(job);
 	reach(2);
-	await_go(5);
+	answer_until(job, 5);
 	for (int ms = 0; ms < HANG_MS && !is_quiet(job); ms++)
 		sleep_ms(1);
 	after = measure(job);
@@ -706,9 +743,6 @@ static void founder_of_crowd(void)
 	tutti_leave(job);
 }
 
-/* A third of them are killed in the job, at any moment. */
-static bool is_victim(int at) { return at % 3 == 0; }
-
 static void crowd_visitor(void)
 {
 	tutti *job;
@@ -716,8 +750,12 @@ static void crowd_visitor(void)
 	EXPECT(join_as(TUTTI_NEW_RANK, 1, HANG_MS, 0, &job) == 0);
 	if (mine->err)
 		return;
-	if (take_part(job))
-		reach(1);
+	bool good = take_part(job);
+	if (is_victim(place) && good)
+		reach(1); /* it may be killed from now on */
+	if (good)
+		ask(job);
+	reach(1);
 	if (is_victim(place))
 		sleep_ms(HANG_MS); /* until it is killed */
 	sleep_ms((int)(tt_now() % 64));
