@@ -263,6 +263,14 @@ static void close_what_is_waited_for(struct things *t)
 	close_one(t, plan.wait == NOTIFY ? WINDOW : plan.wait == RECEIVE || plan.wait == SEND ? QUEUE : CONTROLLER);
 }
 
+static bool is_inside(struct tt_job *job)
+{
+	tt_lock(job);
+	bool inside = job->inside > 0;
+	tt_unlock(job);
+	return inside;
+}
+
 /* A thread is in the call when another one closes, or leaves: it is woken, and nothing is freed before it is out. */
 static void end_a_wait(tutti *job)
 {
@@ -275,7 +283,9 @@ static void end_a_wait(tutti *job)
 	CHECK(!tutti_barrier(job, NULL));
 	if (waits_here(rank)) {
 		CHECK(!tt_spawn(run_waiter, &w, &w.task));
-		pass_time(60 * TT_MS);
+		while (!is_inside(job->job)) /* a busy machine may begin the thread late */
+			pass_time(TT_MS);
+		pass_time(30 * TT_MS);
 		uint64_t since = tt_now();
 		if (plan.leave) {
 			leave_now(t);
@@ -407,7 +417,8 @@ static void free_ops(tutti *job)
 	tutti_op_free(early);
 	CHECK(!tutti_get(window, 1 - rank, 0, to, sizeof to, w.op));
 	CHECK(!tt_spawn(wait_for_op, &w, &task));
-	pass_time(20 * TT_MS);
+	while (!is_inside(job->job))
+		pass_time(TT_MS);
 	tutti_op_free(w.op);
 	tt_join(task);
 	CHECK(w.err == -ECANCELED);
