@@ -920,6 +920,15 @@ int tutti_gradients_ready(tutti_gradients *, int i);
  * before. */
 int tutti_gradients_sum(tutti_gradients *, int *contributors);
 int tutti_gradients_average(tutti_gradients *, int *contributors);
+/* Start the end of a step, and return: the program goes on with what needs no gradients, data of the next step say. The
+ * gradients are the library's until tutti_gradients_apply, which the program calls when tutti_wait(op) has returned.
+ * Until then other calls on the gradients are -EALREADY. tutti_cancel(op) gives the step up, on all ranks. Do not
+ * block. Errors of the operation: as above. */
+int tutti_gradients_sum_start(tutti_gradients *, tutti_op *op);
+int tutti_gradients_average_start(tutti_gradients *, tutti_op *op);
+/* Ends the step that was started: from now on the gradients are the sum or average, and the program's. *contributors as
+ * above. Does not block. -EINPROGRESS: the operation runs; -EINVAL: nothing was started; or the operation's error. */
+int tutti_gradients_apply(tutti_gradients *, int *contributors);
 /* This rank has no steps left: takes part with zeros in those of the others (for which its gradients' memory is used)
  * until all ranks call it. Then the parameters of the rank with most steps since the last time (of several, the lowest;
  * of none, rank 0) become everybody's, bit for bit. params: n tensors, of any types, the same on all ranks. Blocks
@@ -974,6 +983,18 @@ int tutti_ea_get(const tutti_ea *, int *tau, double *alpha); /* both as they wer
  * 0's parameters do, and the center is these. Both bit for bit. Block until all ranks have called them. */
 int tutti_ea_synchronize_center(tutti_ea *);
 int tutti_ea_synchronize(tutti_ea *);
+/* Start the same, and return: the program takes more steps meanwhile, and the library does not touch its parameters. A
+ * copy of the parameters takes part. When tutti_wait(op) has returned, tutti_ea_synchronize_apply adds to today's
+ * parameters what the copy has moved; parameters that took no step since become rank 0's bit for bit (of
+ * tutti_ea_synchronize_start). The steps taken meanwhile count for no averaging. Until then other calls on the ea are
+ * -EALREADY. tutti_cancel(op) gives the synchronization up; other ranks may be in the middle of theirs, so all go on by
+ * tutti_group_shrink and tutti_ea_regroup. They take two more copies of the parameters. Do not block. -ENOMEM; errors
+ * of the operation: as above. */
+int tutti_ea_synchronize_center_start(tutti_ea *, tutti_op *op);
+int tutti_ea_synchronize_start(tutti_ea *, tutti_op *op);
+/* Does not block. -EINPROGRESS: the operation runs; -EINVAL: nothing was started; or the operation's error, and the
+ * parameters stay as they are. */
+int tutti_ea_synchronize_apply(tutti_ea *);
 /* Says where this rank's center lies: list gets as many tensors as there are parameters. The program may read and set
  * it until its next step. Blocks until all ranks have begun the last averaging. */
 int tutti_ea_center(tutti_ea *, tutti_tensor *list);
@@ -1072,6 +1093,17 @@ void tutti_center_close(tutti_center *);
  * it has exchanged, at the price of one more read of the params; NULL: not wanted. */
 int tutti_center_step(tutti_center *, tutti_average_result *result);
 int tutti_center_exchange(tutti_center *, tutti_average_result *result); /* now */
+/* Starts an exchange with a copy of the params, and returns: the program takes more steps meanwhile, and the library
+ * does not touch the params. When tutti_wait(op) has returned, tutti_center_exchange_apply moves today's params:
+ *   elastic   x -= e, of the copy
+ *   delta     x += center - copy, old = center: what x has moved since the start counts in the next exchange, once
+ * Until then exchange, pull, assign, read and set are -EALREADY, and so is a step that would exchange. tutti_cancel(op)
+ * withdraws the exchange as far as a push can be; the params stay as they are. A center of deltas takes one more copy
+ * of the params. Does not block. -ENOTSUP: OWN; -ENOMEM; errors of the operation: as of tutti_center_exchange. */
+int tutti_center_exchange_start(tutti_center *, tutti_op *op);
+/* Does not block. -EINPROGRESS: the operation runs; -EINVAL: nothing was started; or the operation's error, and the
+ * params stay as they are. */
+int tutti_center_exchange_apply(tutti_center *, tutti_average_result *result);
 typedef struct tutti_center_schedule { /* what may change while the center is open */
 	int tau;                 /* from 1 up */
 	double alpha, learning_rate, momentum; /* options of the servers' rule, for the exchanges of this worker. NaN:
@@ -1201,6 +1233,16 @@ typedef struct tutti_gossip_result {
  * every method: f is 0 if it is the peer's loss, and 1 if it is mine alone. A program without losses gives 0. That
  * there is no peer in a round is no error. -ECONNRESET as above. */
 int tutti_gossip_mix(tutti_gossip *, double loss, tutti_gossip_result *);
+/* Pull: starts a mix with a copy of the model, and returns: the program takes more steps meanwhile, and the library
+ * does not touch the model. The operation ends when the peer's model can be read, when the round has no peer, or after
+ * timeout_ms. Then tutti_gossip_mix_apply adds the move of the copy to today's model: x += f (y - copy); with a library
+ * that holds the model into `next`, which is elsewhere afterwards: tutti_gossip_model. If this rank's loss is not
+ * finite, x is the peer's model. Until then publish, mix and fetch are -EALREADY. tutti_cancel(op) ends the mix alone:
+ * the round goes on, and another mix may end it. Takes one more copy of the model. Does not block. -ENOTSUP: the way is
+ * push; -ENOMEM; -ECONNRESET as above. */
+int tutti_gossip_mix_start(tutti_gossip *, double loss, tutti_op *op);
+/* As tutti_gossip_mix, but does not wait. -EINPROGRESS: the operation runs; -EINVAL: nothing was started. */
+int tutti_gossip_mix_apply(tutti_gossip *, tutti_gossip_result *);
 /* Pull: ends the round without averaging: waits for the peer's model as tutti_gossip_mix does, and copies the model
  * into `to`, n tensors with the counts and types of the model. result: as of tutti_gossip_mix. factor is the f with
  * which tutti_gossip_mix would average, and the clock is set as if the program averages with that f. With no peer (-1)

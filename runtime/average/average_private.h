@@ -45,5 +45,6 @@ int tt_round_sum(struct tt_round *, const tutti_tensor *, int n);
 int tt_round_wait(struct tt_round *, int i); /* for the i-th sum, from 1 up */
 /* Waits for the count: how many ranks contribute. Of a rank that does not, the rule is then the others'. */
 int tt_round_contributors(struct tt_round *, int *contributors);
+int tt_round_fail(struct tt_round *, int err); /* with this thread's sentence: all that runs is given up */
 int tt_round_end(struct tt_round *);         /* for all; then the next round may begin. Also where none has begun */
 #endif

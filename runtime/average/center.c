@@ -6,7 +6,7 @@
  * whole. */
 #include "average/average_private.h"
 #include "kernel/kernel.h"
-#include "member/member.h"
+#include "operation/operation.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,10 @@ struct tutti_center {
 	char *given;     /* what the servers gave; before that what is pushed */
 	char *halves;    /* DELTA in bf16: what is pushed */
 	char *old;       /* DELTA: what this worker had of the center last */
+	char *copy;      /* DELTA: x when the exchange was started; made when it is first needed */
 	char *velocity;  /* EAMSGD's v */
+	struct tt_composite whole; /* a started exchange */
+	tutti_op part;
 	int *worker;     /* ranks of the job that may push; NULL: all of the job */
 	int workers;
 	tutti_center_schedule now; /* in force */
@@ -317,6 +320,7 @@ static void release_center(struct tt_handle *h)
 	tt_memory_free(c->given);
 	tt_memory_free(c->halves);
 	tt_memory_free(c->old);
+	tt_memory_free(c->copy);
 	tt_memory_free(c->velocity);
 	free(c->pieces);
 	free(c->worker);
@@ -374,6 +378,7 @@ void tutti_center_close(tutti_center *c)
 	if (!c || !tt_handle_close(&c->handle))
 		return;
 	tt_unlock(c->job);
+	tt_composite_close(&c->whole);
 	tutti_table_close(c->table);
 	c->table = NULL;
 	tt_handle_free(&c->handle);
@@ -386,11 +391,19 @@ tutti_table *tutti_center_table(tutti_center *c) { return c ? c->table : NULL; }
 static int check_center(const tutti_center *c) { return tt_usable(c ? c->job : NULL); }
 
 /* A call begins. Neither close nor leave frees anything before it has ended. */
-static int enter(tutti_center *c) { return c ? tt_users_enter(c->job, &c->handle.users) : tt_refuse_job(NULL); }
-
 static int leave(tutti_center *c, int err)
 {
 	tt_users_exit(c->job, &c->handle.users);
+	return err;
+}
+
+/* Not while an exchange that was started runs, or is not applied. */
+static int enter(tutti_center *c)
+{
+	int err = c ? tt_users_enter(c->job, &c->handle.users) : tt_refuse_job(NULL);
+
+	if (!err && (err = tt_composite_idle(&c->whole, "center")))
+		leave(c, err);
 	return err;
 }
 
@@ -434,14 +447,19 @@ static const char *to_push(tutti_center *c)
 	return c->halves;
 }
 
+static void swap_old(tutti_center *c)
+{
+	char *given = c->old;
+
+	c->old = c->given;
+	c->given = given;
+}
+
 static void set_params(tutti_center *c)
 {
 	unpack(c, c->given);
-	if (c->old) {
-		char *given = c->old;
-		c->old = c->given;
-		c->given = given;
-	}
+	if (c->old)
+		swap_old(c);
 }
 
 static void take(tutti_center *c)
@@ -484,6 +502,99 @@ int tutti_center_exchange(tutti_center *c, tutti_average_result *result)
 		take(c);
 	}
 	return leave(c, err);
+}
+
+/* ---- started exchanges ----
+ *
+ *      start   elastic: given = x       deltas: copy = x, given = x - old
+ *      (table) given = e                given = the new center
+ *      apply   x = x - given            x = given + (x - copy), old = given
+ */
+
+static int make_copy(tutti_center *c)
+{
+	int err = c->copy ? 0 : tt_memory_alloc(c->job, c->count * width_of(c), -1, (void **)&c->copy);
+
+	if (!err)
+		pack(c, c->copy);
+	return err;
+}
+
+static int begin_exchange(tutti_center *c)
+{
+	const tutti_update options = options_of(c);
+	const void *push = c->given;
+	int err = 0;
+
+	if (c->config.kind == TUTTI_CENTER_DELTA && !(err = make_copy(c)))
+		push = to_push(c);
+	else if (!err)
+		pack(c, c->given);
+	return err ? err : tutti_table_push_pull(c->table, push, &options, c->given, &c->part);
+}
+
+static int start_exchange(tutti_center *c, tutti_op *op)
+{
+	int err;
+
+	if (c->config.kind == TUTTI_CENTER_OWN)
+		return tt_fail(-ENOTSUP, "tutti_center_exchange_start: a function of the program merges what comes "
+		               "back, and may need the params that were pushed: use tutti_center_exchange");
+	if ((err = begin_exchange(c)))
+		return err;
+	tt_composite_begin(&c->whole, c->job, op, "center exchange", &c->part, 1);
+	return 0;
+}
+
+int tutti_center_exchange_start(tutti_center *c, tutti_op *op)
+{
+	int err = enter(c);
+
+	if (err)
+		return err;
+	if (!(err = tt_given(op, "tutti_center_exchange_start: op")) && !(err = tt_operation_may_begin(c->job, op)))
+		err = start_exchange(c, op);
+	return leave(c, err);
+}
+
+/* What x has moved since the start is in x, and not in the center. */
+static void follow(tutti_center *c)
+{
+	EACH_PIECE(c, p) {
+		char *moved = c->copy + p->at;
+		tt_blend(moved, 1, p->data, -1, moved, p->count, c->type);
+		tt_blend(p->data, 1, c->given + p->at, 1, moved, p->count, c->type);
+	}
+	swap_old(c);
+}
+
+static double distance_then(const tutti_center *c)
+{
+	return c->copy && c->config.kind == TUTTI_CENTER_DELTA ?
+	       sqrt(tt_square_distance(c->copy, c->given, c->count, c->type)) : distance(c);
+}
+
+static int apply(tutti_center *c, tutti_average_result *result)
+{
+	int err;
+
+	if ((err = tt_composite_take(&c->whole, "tutti_center_exchange_apply")))
+		return err;
+	if (result)
+		*result = (tutti_average_result){ .distance = distance_then(c) };
+	if (c->config.kind == TUTTI_CENTER_DELTA)
+		follow(c);
+	else
+		take(c);
+	c->phase = 0;
+	return 0;
+}
+
+int tutti_center_exchange_apply(tutti_center *c, tutti_average_result *result)
+{
+	int err = c ? tt_users_enter(c->job, &c->handle.users) : tt_refuse_job(NULL);
+
+	return err ? err : leave(c, apply(c, result));
 }
 
 int tutti_center_step(tutti_center *c, tutti_average_result *result)
@@ -543,18 +654,25 @@ static int agree(tutti *group, const tutti_center_schedule *mine) /* a collectiv
 	return err;
 }
 
+static int set_schedule(tutti_center *c, tutti *group, const tutti_center_schedule *schedule)
+{
+	int err = check_schedule(c, schedule);
+
+	if (err || (c->config.consistency.mode == TUTTI_BSP && (err = agree(group, schedule))))
+		return err;
+	c->now = *schedule;
+	c->phase = 0;
+	return 0;
+}
+
 int tutti_center_set(tutti_center *c, tutti *group, const tutti_center_schedule *schedule)
 {
 	int err = check_center(c);
 
 	if (err || (err = tt_given(schedule, "tutti_center_set: schedule")) ||
-	    (err = TT_RESERVED(tutti_center_schedule, schedule)) || (err = check_schedule(c, schedule)))
+	    (err = TT_RESERVED(tutti_center_schedule, schedule)) || (err = enter(c)))
 		return err;
-	if (c->config.consistency.mode == TUTTI_BSP && (err = agree(group, schedule)))
-		return err;
-	c->now = *schedule;
-	c->phase = 0;
-	return 0;
+	return leave(c, set_schedule(c, group, schedule));
 }
 
 int tutti_center_get(const tutti_center *c, tutti_center_schedule *schedule)

@@ -6,12 +6,19 @@
  *                          x -= d                     x -= d                  D: the sum of all ranks' d
  *                          D = sum of d -------->     ...
  *
+ * A started synchronization moves a copy of x, in `now`; x goes on meanwhile. Its steps are errands of the background
+ * thread:
+ *
+ *      EARLIER the round before ends --> COUNT --> nobody has steps left --> SPREAD --> apply: x = now + (x - copy)
+ *                                        ^   `--> SUMS of the others' round, and now is moved
+ *                                        '---------------'
+ *
  * D is needed in c for the next move only, so it is summed while the program takes its next tau steps, and added in the
  * same pass over memory that makes the next d. d and D are one buffer. */
 #include "average/average_private.h"
 #include "engine/engine.h"
 #include "kernel/kernel.h"
-#include "member/member.h"
+#include "operation/operation.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +37,11 @@ struct tutti_ea {
 	int phase;           /* steps since the last averaging, synchronization or set */
 	bool begun;          /* there is a center */
 	bool pending;        /* sum is not in the center yet; else it is zeros */
+	struct tt_composite whole; /* a started synchronization */
+	enum { EARLIER, COUNT, SUMS, SPREAD } at;
+	bool params;         /* it spreads rank 0's parameters, too */
+	char *copy, *now;    /* x as it was, and as it is then; made when they are first needed */
+	tutti_tensor *list;  /* of the tensors in `now` */
 };
 
 double tutti_elastic_alpha(int ranks) { return ranks > 0 ? 0.9 / ranks : NAN; }
@@ -120,6 +132,9 @@ static void release_ea(struct tt_handle *h)
 	tt_round_close(&ea->round);
 	tt_memory_free(ea->center);
 	tt_memory_free(ea->sum);
+	free(ea->copy);
+	free(ea->now);
+	free(ea->list);
 	free(ea->runs);
 	tt_model_close(&ea->model);
 	free(ea);
@@ -170,9 +185,39 @@ void tutti_ea_close(tutti_ea *ea)
 	if (!ea || !tt_handle_close(&ea->handle))
 		return;
 	tt_unlock(ea->handle.job);
+	tt_composite_close(&ea->whole);
 	tt_round_end(&ea->round);
 	tt_handle_free(&ea->handle);
 	tt_remember(last.text);
+}
+
+static int leave(tutti_ea *ea, int err) { return tt_round_exit(&ea->round, &ea->handle, err); }
+
+static void drop_sum(struct tutti_ea *ea)
+{
+	memset(ea->sum, 0, ea->model.bytes);
+	ea->pending = false;
+}
+
+/* A synchronization that was started has failed: what came of the last step of it is of no account. */
+static void forget(struct tutti_ea *ea)
+{
+	if (ea->at == SPREAD)
+		drop_sum(ea);
+	else
+		tt_round_end(&ea->round); /* keeps the error */
+	ea->at = EARLIER;
+}
+
+/* Not while a synchronization that was started runs, or is not applied. */
+static int check_idle(struct tutti_ea *ea)
+{
+	bool started = ea->whole.started;
+	int err = tt_composite_idle(&ea->whole, "elastic averaging");
+
+	if (!err && started)
+		forget(ea);
+	return err;
 }
 
 /* A call begins. */
@@ -180,10 +225,10 @@ static int enter(tutti_ea *ea, const char *name)
 {
 	int err = tt_given(ea, name);
 
-	return err ? err : tt_round_enter(&ea->round, &ea->handle);
+	if (err || (err = tt_round_enter(&ea->round, &ea->handle)))
+		return err;
+	return (err = check_idle(ea)) ? leave(ea, err) : 0;
 }
-
-static int leave(tutti_ea *ea, int err) { return tt_round_exit(&ea->round, &ea->handle, err); }
 
 /* ---- rounds ---- */
 
@@ -192,12 +237,6 @@ static void begin(struct tutti_ea *ea)
 	if (!ea->begun)
 		tt_model_store(&ea->model, ea->center);
 	ea->begun = true;
-}
-
-static void drop_sum(struct tutti_ea *ea)
-{
-	memset(ea->sum, 0, ea->model.bytes);
-	ea->pending = false;
 }
 
 static int add_sum(struct tutti_ea *ea)
@@ -214,13 +253,13 @@ static int add_sum(struct tutti_ea *ea)
 	return 0;
 }
 
-/* No round runs. */
-static void move(struct tutti_ea *ea)
+/* No round runs. x: the parameters, or their copy in `now`. */
+static void move(struct tutti_ea *ea, const tutti_tensor *x)
 {
 	double alpha = isnan(ea->alpha) ? tutti_elastic_alpha(ea->round.group->n) : ea->alpha;
 
 	for (int i = 0; i < ea->model.n; i++) {
-		const tutti_tensor *t = &ea->model.tensors[i];
+		const tutti_tensor *t = &x[i];
 		size_t at = ea->model.at[i];
 		tt_elastic_round(t->data, ea->center + at, ea->sum + at, alpha, t->count, t->type);
 	}
@@ -241,11 +280,11 @@ static double distance(const struct tutti_ea *ea)
 	return sqrt(square) / (alpha > 0 ? alpha : 1);
 }
 
-static int give(struct tutti_ea *ea, tutti_average_result *result)
+static int give(struct tutti_ea *ea, const tutti_tensor *x, tutti_average_result *result)
 {
 	int err = 0;
 
-	move(ea);
+	move(ea, x);
 	if (result)
 		*result = (tutti_average_result){ .distance = distance(ea) };
 	for (int i = 0; !err && i < ea->n; i++)
@@ -273,7 +312,7 @@ static int step(struct tutti_ea *ea, tutti_average_result *result)
 		return 0;
 	}
 	if ((err = check_step(ea)) || (err = tt_round_end(&ea->round)) || (err = tt_round_count(&ea->round, true)) ||
-	    (err = give(ea, result)))
+	    (err = give(ea, ea->model.tensors, result)))
 		return err;
 	ea->phase = 0;
 	ea->steps++;
@@ -339,10 +378,10 @@ static int finish(struct tutti_ea *ea)
 
 	begin(ea);
 	while (!(err = join_round(ea, &others)) && others)
-		if ((err = give(ea, NULL)))
+		if ((err = give(ea, ea->model.tensors, NULL)))
 			return err;
 	if (!err && !(err = tt_round_end(&ea->round)) && moved) {
-		move(ea);
+		move(ea, ea->model.tensors);
 		drop_sum(ea);
 	}
 	if (!err)
@@ -354,6 +393,16 @@ static int finish(struct tutti_ea *ea)
 	return err;
 }
 
+static void store_root(struct tutti_ea *ea, bool params)
+{
+	if (ea->round.group->me)
+		return;
+	if (params)
+		tt_model_store(&ea->model, ea->sum);
+	else
+		memcpy(ea->sum, ea->center, ea->model.bytes);
+}
+
 /* Through the sum's memory, which is whole or of no account: nothing is ever torn. */
 static int spread(struct tutti_ea *ea, bool params)
 {
@@ -361,10 +410,7 @@ static int spread(struct tutti_ea *ea, bool params)
 	bool root = group->me == 0;
 	int err;
 
-	if (root && params)
-		tt_model_store(&ea->model, ea->sum);
-	else if (root)
-		memcpy(ea->sum, ea->center, ea->model.bytes);
+	store_root(ea, params);
 	err = tutti_broadcast(group, ea->sum, ea->model.bytes, 0, NULL);
 	if (!err)
 		memcpy(ea->center, ea->sum, ea->model.bytes);
@@ -395,6 +441,162 @@ int tutti_ea_synchronize(tutti_ea *ea)
 	return err ? err : leave(ea, synchronize(ea, true));
 }
 
+/* ---- a started synchronization ---- */
+
+static int begin_count(struct tutti_ea *ea)
+{
+	int err = tt_round_count(&ea->round, false);
+
+	ea->at = COUNT;
+	return err ? err : ea->round.begun;
+}
+
+/* Sums run, with the count beside them. */
+static int begin_sums(struct tutti_ea *ea)
+{
+	int err = give(ea, ea->list, NULL);
+
+	ea->at = SUMS;
+	return err ? err : ea->round.begun;
+}
+
+static int begin_spread(struct tutti_ea *ea)
+{
+	int err;
+
+	if (ea->flags & TUTTI_EA_DISTLEARN && ea->steps) {
+		move(ea, ea->list);
+		drop_sum(ea);
+	}
+	if ((err = add_sum(ea)))
+		return err;
+	ea->at = SPREAD;
+	if (ea->params && ea->round.group->me == 0)
+		memcpy(ea->sum, ea->now, ea->model.bytes);
+	else
+		store_root(ea, false);
+	err = tutti_broadcast(ea->round.group, ea->sum, ea->model.bytes, 0, ea->round.ops);
+	return err ? err : 1;
+}
+
+static int end_spread(struct tutti_ea *ea)
+{
+	memcpy(ea->center, ea->sum, ea->model.bytes);
+	if (ea->params)
+		memcpy(ea->now, ea->sum, ea->model.bytes);
+	drop_sum(ea);
+	ea->steps = 0;
+	ea->phase = 0;
+	return 0;
+}
+
+/* What was begun last has ended. */
+static int advance(struct tutti_ea *ea)
+{
+	int others = 0, err;
+
+	if (ea->at == SPREAD)
+		return end_spread(ea);
+	if (ea->at == COUNT && ((err = tt_round_contributors(&ea->round, &others)) || others))
+		return err ? err : begin_sums(ea);
+	if ((err = tt_round_end(&ea->round)))
+		return err;
+	return ea->at == COUNT ? begin_spread(ea) : begin_count(ea);
+}
+
+static int run_errand(struct tt_composite *c)
+{
+	struct tutti_ea *ea = tt_container_of(c, struct tutti_ea, whole);
+	int err = tt_round_enter(&ea->round, &ea->handle);
+
+	return err ? err : leave(ea, advance(ea));
+}
+
+static int make_copies(struct tutti_ea *ea)
+{
+	size_t bytes = tt_max(ea->model.bytes, 1);
+
+	if (!ea->copy)
+		ea->copy = malloc(bytes);
+	if (!ea->now)
+		ea->now = malloc(bytes);
+	if (!ea->list)
+		ea->list = calloc((size_t)ea->model.n, sizeof *ea->list);
+	if (!ea->copy || !ea->now || !ea->list)
+		return tt_fail(-ENOMEM, "elastic averaging: no memory for two copies of the parameters, which a "
+		               "started synchronization needs");
+	tt_model_place(&ea->model, ea->now, ea->list);
+	tt_model_store(&ea->model, ea->copy);
+	tt_model_store(&ea->model, ea->now);
+	return 0;
+}
+
+static int start(struct tutti_ea *ea, bool params, tutti_op *op)
+{
+	struct tt_job *job = ea->handle.job;
+	int err = tt_given(op, "a started synchronization: op");
+
+	if (err || (err = tt_operation_may_begin(job, op)) || (err = check_step(ea)) || (err = make_copies(ea)))
+		return err;
+	if (ea->round.err)
+		return tt_round_end(&ea->round);
+	begin(ea);
+	ea->params = params;
+	ea->at = EARLIER;
+	ea->whole.next = tt_composite_errand;
+	ea->whole.errand = run_errand;
+	tt_composite_begin(&ea->whole, job, op, "synchronization of elastic averaging", ea->round.ops,
+	                   ea->round.begun);
+	return 0;
+}
+
+int tutti_ea_synchronize_center_start(tutti_ea *ea, tutti_op *op)
+{
+	int err = enter(ea, "tutti_ea_synchronize_center_start: ea");
+
+	return err ? err : leave(ea, start(ea, false, op));
+}
+
+int tutti_ea_synchronize_start(tutti_ea *ea, tutti_op *op)
+{
+	int err = enter(ea, "tutti_ea_synchronize_start: ea");
+
+	return err ? err : leave(ea, start(ea, true, op));
+}
+
+/* An x that has not moved since becomes rank 0's, bit for bit. */
+static void follow(struct tutti_ea *ea)
+{
+	for (int i = 0; i < ea->model.n; i++) {
+		const tutti_tensor *t = &ea->model.tensors[i];
+		char *copy = ea->copy + ea->model.at[i], *now = ea->now + ea->model.at[i];
+		tt_blend(copy, 1, ea->params ? t->data : now, -1, copy, t->count, t->type);
+		tt_blend(t->data, 1, ea->params ? now : t->data, 1, copy, t->count, t->type);
+	}
+}
+
+static int apply(struct tutti_ea *ea)
+{
+	bool started = ea->whole.started;
+	int err = tt_composite_take(&ea->whole, "tutti_ea_synchronize_apply");
+	if (!err)
+		follow(ea);
+	else if (started && err != -EINPROGRESS && ea->at != SPREAD)
+		tt_round_fail(&ea->round, err);
+	if (started && err != -EINPROGRESS)
+		forget(ea);
+	return err;
+}
+
+int tutti_ea_synchronize_apply(tutti_ea *ea)
+{
+	int err = tt_given(ea, "tutti_ea_synchronize_apply: ea");
+
+	if (err || (err = tt_round_enter(&ea->round, &ea->handle)))
+		return err;
+	return leave(ea, apply(ea));
+}
+
 static int find_center(struct tutti_ea *ea, tutti_tensor *list)
 {
 	int err;
@@ -420,10 +622,12 @@ int tutti_ea_regroup(tutti_ea *ea, tutti *group)
 
 	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(ea->handle.job, &ea->handle.users)))
 		return err;
-	if (tt_round_settle(&ea->round))
-		drop_sum(ea);
-	if (!(err = tt_round_reset(&ea->round, &ea->handle, group)))
-		err = compare(ea, group, ea->tau, ea->alpha);
+	if (!(err = check_idle(ea))) {
+		if (tt_round_settle(&ea->round))
+			drop_sum(ea);
+		if (!(err = tt_round_reset(&ea->round, &ea->handle, group)))
+			err = compare(ea, group, ea->tau, ea->alpha);
+	}
 	tt_users_exit(ea->handle.job, &ea->handle.users);
 	return err;
 }

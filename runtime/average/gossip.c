@@ -171,6 +171,7 @@ static void release_gossip(struct tt_handle *h)
 	if (g->memory)
 		tt_memory_free(g->memory);
 	tt_model_close(&g->model);
+	free(g->copy);
 	free(g->peers);
 	free(g->list);
 	free(g);
@@ -256,6 +257,7 @@ void tutti_gossip_close(tutti_gossip *g)
 	if (!g || !tt_handle_close(&g->handle))
 		return;
 	tt_unlock(g->job);
+	tt_composite_close(&g->whole);
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
 		tt_fetch_drop(&g->fetch[i]);
 	tt_lock(g->job);
@@ -298,6 +300,14 @@ static int check_life(const struct tutti_gossip *g)
 	               "and open the gossip again");
 }
 
+/* Not while a mix that was started runs, or is not applied. */
+static int check_idle(struct tutti_gossip *g)
+{
+	int err = check_life(g);
+
+	return err ? err : tt_composite_idle(&g->whole, "gossip");
+}
+
 static bool wants_peer(struct tutti_gossip *g)
 {
 	double chance = (double)(tt_random_next(&g->random) >> 11) * 0x1p-53;
@@ -334,7 +344,7 @@ static void find_peer(struct tutti_gossip *g)
 
 static int publish(struct tutti_gossip *g, double loss)
 {
-	int err = check_life(g), to;
+	int err = check_idle(g), to;
 
 	if (err)
 		return err;
@@ -390,11 +400,18 @@ static void say_peer(const struct tt_fetch *f, tutti_gossip_result *r)
 	r->age_ms = tt_fetch_age(f);
 }
 
-/* Averages, or copies to `list` if that is not NULL. 0 also without a peer; -EINTR: the next call goes on. */
-static int pull(struct tutti_gossip *g, const tutti_tensor *list, double loss, tutti_gossip_result *r,
-                 uint64_t deadline)
+/* How a round ends: `list` and `copy` as of struct tt_blend. */
+struct ending {
+	const tutti_tensor *list;
+	const char *copy;
+	double loss;
+	uint64_t deadline;
+};
+
+/* 0 also without a peer; -EINTR: the next call goes on. */
+static int pull(struct tutti_gossip *g, const struct ending *e, tutti_gossip_result *r)
 {
-	struct tt_blend b = { .list = list, .own = tt_gossip_own(g) };
+	struct tt_blend b = { .list = e->list, .own = tt_gossip_own(g), .copy = isfinite(e->loss) ? e->copy : NULL };
 	struct tt_fetch *f = g->now;
 	int rank = f ? f->rank : -1;
 
@@ -403,7 +420,7 @@ static int pull(struct tutti_gossip *g, const tutti_tensor *list, double loss, t
 		return 0;
 	}
 	b.to = tt_gossip_buffer(g, tt_gossip_spare(g));
-	int err = tt_fetch_mix(f, &b, loss, deadline);
+	int err = tt_fetch_mix(f, &b, e->loss, e->deadline);
 	if (err == -EINTR)
 		return err;
 	g->now = NULL;
@@ -419,7 +436,7 @@ static int pull(struct tutti_gossip *g, const tutti_tensor *list, double loss, t
 	tt_unlock(g->job);
 	if (err)
 		return 0;
-	if (!list)
+	if (!e->list)
 		tt_gossip_adopt(g, b.to);
 	r->factor = b.factor;
 	g->info.clock = b.factor * r->peer_clock + (1 - b.factor) * g->info.clock;
@@ -434,17 +451,19 @@ static uint64_t count_retries(struct tutti_gossip *g)
 	return n;
 }
 
-static int end_round(struct tutti_gossip *g, const tutti_tensor *list, double loss, tutti_gossip_result *result)
+static uint64_t deadline_of(const struct tutti_gossip *g) { return tt_now() + (uint64_t)g->config.timeout_ms * TT_MS; }
+
+static int end_round(struct tutti_gossip *g, const struct ending *e, tutti_gossip_result *result)
 {
 	tutti_gossip_result r = { .peer = -1 };
-	uint64_t deadline = tt_now() + (uint64_t)g->config.timeout_ms * TT_MS, retries = count_retries(g);
+	uint64_t retries = count_retries(g);
 	int err;
 
 	if (g->config.way == TUTTI_GOSSIP_PULL) {
-		err = pull(g, list, loss, &r, deadline);
+		err = pull(g, e, &r);
 	} else {
 		tt_gifts_settle(g);
-		err = tt_gifts_mix(g, &r, deadline);
+		err = tt_gifts_mix(g, &r, e->deadline);
 		if (r.peer < 0)
 			snprintf(r.why, sizeof r.why, "gossip: no gift has come since the last mix");
 	}
@@ -462,8 +481,95 @@ int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)
 
 	if (err)
 		return err;
-	if (!(err = check_life(g)))
-		err = end_round(g, NULL, loss, result);
+	if (!(err = check_idle(g)))
+		err = end_round(g, &(struct ending){ .loss = loss, .deadline = deadline_of(g) }, result);
+	leave(g);
+	return err;
+}
+
+/* ---- a started mix ----
+ *
+ * The fetch goes on by itself. The operation ends when the model has come, or lies where this rank maps it; when there
+ * is none; or after timeout_ms. */
+
+enum { ASK_AGAIN_NS = 1000000 };
+
+static void expire(struct tt_timer *t) { tt_gossip_look(tt_container_of(t, struct tutti_gossip, whole.timer)); }
+
+void tt_gossip_look(struct tutti_gossip *g)
+{
+	uint64_t now = tt_now();
+
+	if (!g->whole.op)
+		return;
+	if (!g->now || now >= g->deadline || tt_fetch_is_settled(g->now))
+		tt_composite_end(&g->whole, 0);
+	else if (g->now->state == TT_FETCH_ASK)
+		tt_timer_start(g->job, &g->whole.timer, tt_min(now + ASK_AGAIN_NS, g->deadline), expire);
+	else
+		tt_timer_start(g->job, &g->whole.timer, g->deadline, expire);
+}
+
+static void look(struct tt_composite *c) { tt_gossip_look(tt_container_of(c, struct tutti_gossip, whole)); }
+
+static int make_copy(struct tutti_gossip *g)
+{
+	if (!g->copy && !(g->copy = aligned_alloc(TT_MODEL_ALIGN, (g->model.bytes + 63) / 64 * 64)))
+		return tt_fail(-ENOMEM, "gossip: no memory for a copy of the model, which a started mix needs");
+	if (g->holds)
+		memcpy(g->copy, tt_gossip_own(g), g->model.bytes);
+	else
+		tt_model_store(&g->model, g->copy);
+	return 0;
+}
+
+static int start_mix(struct tutti_gossip *g, double loss, tutti_op *op)
+{
+	int err = check_idle(g);
+
+	if (err || (err = tt_given(op, "tutti_gossip_mix_start: op")) || (err = tt_operation_may_begin(g->job, op)))
+		return err;
+	if (g->config.way != TUTTI_GOSSIP_PULL)
+		return tt_fail(-ENOTSUP, "tutti_gossip_mix_start: a gossip that gives models away waits for nobody: "
+		               "use tutti_gossip_mix");
+	if ((err = make_copy(g)))
+		return err;
+	g->loss = loss;
+	g->deadline = deadline_of(g);
+	g->whole.next = look;
+	tt_composite_begin(&g->whole, g->job, op, "mix", NULL, 0);
+	return 0;
+}
+
+int tutti_gossip_mix_start(tutti_gossip *g, double loss, tutti_op *op)
+{
+	int err = enter(g);
+
+	if (err)
+		return err;
+	err = start_mix(g, loss, op);
+	leave(g);
+	return err;
+}
+
+static int apply(struct tutti_gossip *g, tutti_gossip_result *result)
+{
+	int err = check_life(g);
+
+	if (err || (err = tt_composite_take(&g->whole, "tutti_gossip_mix_apply")))
+		return err;
+	err = end_round(g, &(struct ending){ .copy = g->copy, .loss = g->loss, .deadline = g->deadline }, result);
+	g->whole.started = err == -EINTR; /* then it may be applied again */
+	return err;
+}
+
+int tutti_gossip_mix_apply(tutti_gossip *g, tutti_gossip_result *result)
+{
+	int err = enter(g);
+
+	if (err)
+		return err;
+	err = apply(g, result);
 	leave(g);
 	return err;
 }
@@ -482,7 +588,7 @@ static int check_list(const struct tutti_gossip *g, const tutti_tensor *list)
 
 static int fetch(struct tutti_gossip *g, double loss, const tutti_tensor *to, tutti_gossip_result *result)
 {
-	int err = check_life(g);
+	int err = check_idle(g);
 
 	if (err || (err = tt_given(to, "tutti_gossip_fetch: to")) ||
 	    (err = tt_given(result, "tutti_gossip_fetch: result")) || (err = check_list(g, to)))
@@ -490,7 +596,7 @@ static int fetch(struct tutti_gossip *g, double loss, const tutti_tensor *to, tu
 	if (g->config.way != TUTTI_GOSSIP_PULL)
 		return tt_fail(-ENOTSUP, "gossip fetch: this gossip gives models away, and only a gossip that pulls "
 		               "fetches one");
-	return end_round(g, to, loss, result);
+	return end_round(g, &(struct ending){ .list = to, .loss = loss, .deadline = deadline_of(g) }, result);
 }
 
 int tutti_gossip_fetch(tutti_gossip *g, double loss, const tutti_tensor *to, tutti_gossip_result *result)

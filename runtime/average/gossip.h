@@ -108,6 +108,10 @@ struct tutti_gossip {
 	struct tt_gift gift[TT_GOSSIP_BUFFERS];
 	unsigned answers;           /* under way: a gift was taken */
 	const char *none;           /* why this round has no peer */
+	struct tt_composite whole;  /* a started mix */
+	char *copy;                 /* the model when it was started; made when it is first needed */
+	double loss;                /* then */
+	uint64_t deadline;
 	tutti_gossip_info info;     /* but for in_flight and peers, which look derives */
 };
 
@@ -122,6 +126,8 @@ static inline size_t tt_gossip_offset(const struct tutti_gossip *g, int i)
 }
 
 /* ---- gossip.c ---- */
+
+void tt_gossip_look(struct tutti_gossip *); /* a fetch goes on: does the started mix end? With the lock */
 
 int tt_gossip_spare(struct tutti_gossip *); /* a buffer to write into: its stamp is 0; -1: all are kept */
 
@@ -151,6 +157,7 @@ struct tt_blend { /* what becomes of the other rank's model */
 	const tutti_tensor *list;   /* a copy of the model is put there; NULL: the model is averaged: */
 	char *to;                   /* a spare buffer, which gets the result */
 	const char *own;            /* a buffer; NULL: the program's tensors */
+	const char *copy;           /* own = own + factor (peer - copy); NULL: the average */
 	double factor;              /* of the other rank's model */
 };
 /* Waits until `deadline`, then copies or averages. Sets the factor where this is no gift. 0; -ETIMEDOUT: it goes on, or
@@ -159,6 +166,7 @@ struct tt_blend { /* what becomes of the other rank's model */
 int tt_fetch_mix(struct tt_fetch *, struct tt_blend *, double loss, uint64_t deadline);
 /* The same of memory at hand. */
 void tt_gossip_blend(const struct tutti_gossip *, const struct tt_blend *, const char *peer, size_t from, size_t end);
+bool tt_fetch_is_settled(struct tt_fetch *); /* tt_fetch_mix will not wait. With the lock */
 double tt_fetch_age(const struct tt_fetch *); /* milliseconds since the model was published */
 bool tt_fetch_is_wanted(struct tt_fetch *);
 bool tt_fetch_is_idle(void *g); /* nothing is under way */

@@ -21,18 +21,34 @@ static void average(char *to, const char *own, const char *peer, double f, size_
 		tt_blend_part(to, 1 - f, own, f, peer, bytes / tt_type_size(type), type, stream);
 }
 
+/* The move of a copy, f (peer - copy), on what the model is today. f = 1 and no step since: the peer's bits. */
+static void follow(char *to, const char *own, const char *copy, const char *peer, double f, size_t bytes,
+                   tutti_type type)
+{
+	size_t count = bytes / tt_type_size(type);
+
+	if (f == 0 || !tt_type_is_float(type)) {
+		memmove(to, f > 0.5 ? peer : own, bytes);
+		return;
+	}
+	tt_blend(to, 1, own, -f, copy, count, type);
+	tt_blend(to, 1, to, f, peer, count, type);
+}
+
 /* Bytes `first` to `last` of the model, which are of tensor i. */
 static void blend_tensor(const struct tt_model *m, const struct tt_blend *b, const char *peer, int i, size_t first,
                          size_t last)
 {
 	const tutti_tensor *t = &m->tensors[i];
 	size_t inside = first - m->at[i], bytes = last - first;
+	const char *own = b->own ? b->own + first : (const char *)t->data + inside;
 
 	if (b->list)
 		memcpy((char *)b->list[i].data + inside, peer + first, bytes);
+	else if (b->copy)
+		follow(b->to + first, own, b->copy + first, peer + first, b->factor, bytes, t->type);
 	else
-		average(b->to + first, b->own ? b->own + first : (const char *)t->data + inside, peer + first,
-		        b->factor, bytes, t->type, m->bytes >= TT_STREAM_FROM);
+		average(b->to + first, own, peer + first, b->factor, bytes, t->type, m->bytes >= TT_STREAM_FROM);
 }
 
 void tt_gossip_blend(const struct tutti_gossip *g, const struct tt_blend *b, const char *peer, size_t from, size_t end)
@@ -54,6 +70,7 @@ static void end(struct tt_fetch *f, int err)
 	f->err = err;
 	f->state = f->dropped ? TT_FETCH_IDLE : TT_FETCH_DONE;
 	f->g->job->engine.news = true;
+	tt_gossip_look(f->g);
 }
 
 static bool post(struct tt_fetch *f, struct tt_post *p, void *to, size_t bytes, size_t offset,
@@ -256,6 +273,13 @@ void tt_fetch_drop(struct tt_fetch *f)
 	if (!f->under_way)
 		f->state = TT_FETCH_IDLE;
 	tt_unlock(f->g->job);
+}
+
+bool tt_fetch_is_settled(struct tt_fetch *f)
+{
+	if (f->state == TT_FETCH_ASK)
+		ask(f);
+	return f->state >= TT_FETCH_MAPPED;
 }
 
 double tt_fetch_age(const struct tt_fetch *f)

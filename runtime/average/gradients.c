@@ -9,7 +9,7 @@
  */
 #include "average/average_private.h"
 #include "kernel/kernel.h"
-#include "member/member.h"
+#include "operation/operation.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +33,7 @@ struct tutti_gradients {
 	bool joins;      /* a synchronization was interrupted: the round is its own */
 	bool torn;       /* parameters of another rank came in part */
 	int64_t steps;   /* since the last synchronization */
+	struct tt_composite whole; /* a step whose end was started */
 };
 
 static size_t bytes_of(const tutti_tensor *t) { return t->count * tt_type_size(t->type); }
@@ -127,6 +128,7 @@ void tutti_gradients_close(tutti_gradients *g)
 	if (!g || !tt_handle_close(&g->handle))
 		return;
 	tt_unlock(g->handle.job);
+	tt_composite_close(&g->whole);
 	tt_round_end(&g->round);
 	tt_handle_free(&g->handle);
 	tt_remember(last.text);
@@ -138,7 +140,8 @@ int tutti_gradients_regroup(tutti_gradients *g, tutti *group)
 
 	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(g->handle.job, &g->handle.users)))
 		return err;
-	if (!(err = tt_round_reset(&g->round, &g->handle, group))) {
+	if (!(err = tt_composite_idle(&g->whole, "tutti_gradients_regroup")) &&
+	    !(err = tt_round_reset(&g->round, &g->handle, group))) {
 		g->joins = false;
 		begin_step(g);
 	}
@@ -146,15 +149,17 @@ int tutti_gradients_regroup(tutti_gradients *g, tutti *group)
 	return err;
 }
 
-/* A call begins. */
+static int leave(tutti_gradients *g, int err) { return tt_round_exit(&g->round, &g->handle, err); }
+
+/* A call begins. Not while a step whose end was started runs, or is not applied. */
 static int enter(tutti_gradients *g, const char *name)
 {
 	int err = tt_given(g, name);
 
-	return err ? err : tt_round_enter(&g->round, &g->handle);
+	if (err || (err = tt_round_enter(&g->round, &g->handle)))
+		return err;
+	return (err = tt_composite_idle(&g->whole, "gradients")) ? leave(g, err) : 0;
 }
-
-static int leave(tutti_gradients *g, int err) { return tt_round_exit(&g->round, &g->handle, err); }
 
 /* ---- a step ---- */
 
@@ -206,9 +211,9 @@ static void weigh(const struct bucket *b, double half)
 	}
 }
 
-static int end_step(struct tutti_gradients *g, tutti_rule rule, int *contributors)
+static int begin_all(struct tutti_gradients *g, tutti_rule rule)
 {
-	int n = 0, all = g->round.group->n, err = check_step(g);
+	int err = check_step(g);
 
 	if (err)
 		return err;
@@ -219,10 +224,15 @@ static int end_step(struct tutti_gradients *g, tutti_rule rule, int *contributor
 	g->ruled = true;
 	while (!err && buckets_begun(g) < g->n)
 		err = begin_bucket(g);
-	if (!err)
-		err = tt_round_contributors(&g->round, &n);
+	return err;
+}
+
+static int finish_step(struct tutti_gradients *g, int *contributors)
+{
+	int n = 0, all = g->round.group->n, err = tt_round_contributors(&g->round, &n);
+
 	for (; !err && g->weighed < g->n && !(err = tt_round_wait(&g->round, g->weighed + 1)); g->weighed++)
-		if (rule == TUTTI_AVERAGE && n < all)
+		if (g->round.rule == TUTTI_AVERAGE && n < all)
 			weigh(&g->buckets[g->weighed], 0.5 * all / n);
 	if (err || (err = tt_round_end(&g->round)))
 		return err;
@@ -231,6 +241,13 @@ static int end_step(struct tutti_gradients *g, tutti_rule rule, int *contributor
 	if (contributors)
 		*contributors = n;
 	return 0;
+}
+
+static int end_step(struct tutti_gradients *g, tutti_rule rule, int *contributors)
+{
+	int err = begin_all(g, rule);
+
+	return err ? err : finish_step(g, contributors);
 }
 
 int tutti_gradients_sum(tutti_gradients *g, int *contributors)
@@ -245,6 +262,50 @@ int tutti_gradients_average(tutti_gradients *g, int *contributors)
 	int err = enter(g, "tutti_gradients_average: gradients");
 
 	return err ? err : leave(g, end_step(g, TUTTI_AVERAGE, contributors));
+}
+
+/* ---- the end of a step, started ---- */
+
+static int begin_end(struct tutti_gradients *g, tutti_rule rule, tutti_op *op)
+{
+	struct tt_job *job = g->handle.job;
+	int err = tt_given(op, "a started step of gradients: op");
+
+	if (err || (err = tt_operation_may_begin(job, op)) || (err = begin_all(g, rule)))
+		return err;
+	tt_composite_begin(&g->whole, job, op, "step of gradients", g->round.ops, g->round.begun);
+	return 0;
+}
+
+int tutti_gradients_sum_start(tutti_gradients *g, tutti_op *op)
+{
+	int err = enter(g, "tutti_gradients_sum_start: gradients");
+
+	return err ? err : leave(g, begin_end(g, TUTTI_SUM, op));
+}
+
+int tutti_gradients_average_start(tutti_gradients *g, tutti_op *op)
+{
+	int err = enter(g, "tutti_gradients_average_start: gradients");
+
+	return err ? err : leave(g, begin_end(g, TUTTI_AVERAGE, op));
+}
+
+static int apply(struct tutti_gradients *g, int *contributors)
+{
+	bool started = g->whole.started;
+	int err = tt_composite_take(&g->whole, "tutti_gradients_apply");
+
+	return !started || err == -EINPROGRESS ? err : finish_step(g, contributors); /* has the round's own error */
+}
+
+int tutti_gradients_apply(tutti_gradients *g, int *contributors)
+{
+	int err = tt_given(g, "tutti_gradients_apply: gradients");
+
+	if (err || (err = tt_round_enter(&g->round, &g->handle)))
+		return err;
+	return leave(g, apply(g, contributors));
 }
 
 /* ---- everybody's parameters ---- */

@@ -53,7 +53,7 @@ int tt_round_exit(struct tt_round *r, struct tt_handle *of, int err)
  * not wait for it. */
 static bool ends_by_itself(int err) { return err == -ECONNRESET || err == -ENOTCONN || err == -ETIMEDOUT; }
 
-static int fail(struct tt_round *r, int err)
+int tt_round_fail(struct tt_round *r, int err)
 {
 	r->err = err;
 	snprintf(r->why, sizeof r->why, "%s", tt_why());
@@ -68,7 +68,7 @@ static int has_failed(const struct tt_round *r) { return r->err ? tt_fail(r->err
 static int begun(struct tt_round *r, int err)
 {
 	if (err)
-		return fail(r, err);
+		return tt_round_fail(r, err);
 	r->begun++;
 	return 0;
 }
@@ -95,7 +95,7 @@ int tt_round_wait(struct tt_round *r, int i)
 	if (err || !(err = tutti_wait(&r->ops[i], -1)))
 		return err;
 	r->interrupted |= err == -EINTR;
-	return err == -EINTR ? err : fail(r, err);
+	return err == -EINTR ? err : tt_round_fail(r, err);
 }
 
 int tt_round_contributors(struct tt_round *r, int *contributors)

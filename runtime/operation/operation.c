@@ -46,6 +46,8 @@ void tt_operation_end(struct tt_operation *r, int err)
 	r->err = err;
 	r->ended = true;
 	job->engine.news = true;
+	if (!tt_list_empty(&tt_operations(job)->composites))
+		tt_composite_part_ended(r);
 	if (tt_operations(job)->event_fd >= 0)
 		(void)!write(tt_operations(job)->event_fd, &one, sizeof one);
 }
@@ -114,7 +116,7 @@ int tt_operation_name(const struct tt_operation *r, bool (*is)(const struct tt_o
 /* ---- the end of a wait ---- */
 
 /* The sentence for this thread: another thread may have met the error. */
-static int explain(const struct tt_operation *r)
+int tt_operation_explain(const struct tt_operation *r)
 {
 	const struct tt_member *m = r->rank >= 0 ? tt_member(r->job, r->rank) : NULL;
 	int err;
@@ -139,10 +141,10 @@ static int explain(const struct tt_operation *r)
 static int take_result(struct tt_operation *r)
 {
 	r->taken = true;
-	return r->err ? explain(r) : 0;
+	return r->err ? tt_operation_explain(r) : 0;
 }
 
-static void give_up(struct tt_operation *r, int err)
+void tt_operation_give_up(struct tt_operation *r, int err)
 {
 	r->given_up = true;
 	if (err == -ETIMEDOUT && is_unreached(r))
@@ -238,7 +240,7 @@ static bool attend(struct tt_operation *r)
 	if (r->given_up)
 		return evict_holder(r);
 	if (waited >= r->timeout + step) { /* `since` may lie a beat before its start */
-		give_up(r, -ETIMEDOUT);
+		tt_operation_give_up(r, -ETIMEDOUT);
 		return true;
 	}
 	if ((uint32_t)(waited / every) != r->asked) {
@@ -412,7 +414,7 @@ int tutti_op_why(tutti_op *op, char *text, size_t room)
 		return err;
 	err = r->ended ? r->err : -EINPROGRESS;
 	if (r->ended && r->err)
-		explain(r);
+		tt_operation_explain(r);
 	tt_unlock(job);
 	if (err && err != -EINPROGRESS)
 		snprintf(text, room, "%s", tt_why());
@@ -423,7 +425,7 @@ int tutti_op_why(tutti_op *op, char *text, size_t room)
 int tt_operation_cancel(struct tt_operation *r)
 {
 	if (!r->given_up)
-		give_up(r, -ECANCELED);
+		tt_operation_give_up(r, -ECANCELED);
 	tt_wait_until(r->job, has_ended, r, TT_NEVER); /* all others live, or are evicted */
 	return r->err != -ECANCELED ? take_result(r) : 0;
 }
@@ -638,6 +640,7 @@ int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms)
 static void make(struct tt_job *job)
 {
 	tt_list_init(&tt_operations(job)->running);
+	tt_list_init(&tt_operations(job)->composites);
 	tt_operations(job)->event_fd = -1;
 }
 
@@ -656,5 +659,6 @@ const struct tt_module tt_operation_module = {
 	.open = tt_inquiry_open,
 	.close = close_operations,
 	.beat = beat,
+	.errand = tt_composites_run,
 	.doing = say_doing,
 };

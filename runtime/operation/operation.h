@@ -51,6 +51,7 @@ _Static_assert(sizeof(struct tt_operation) <= sizeof(tutti_op), "tutti_op is too
 
 struct tt_operations { /* the room's own struct in a job */
 	struct tt_list running;
+	struct tt_list composites;  /* those that run */
 	int event_fd;
 	uint64_t clock;             /* nanoseconds, but for those in which this process was stopped */
 	uint64_t step;              /* how long the last beat was */
@@ -81,6 +82,9 @@ void tt_operation_end(struct tt_operation *, int err); /* once; waiters learn of
 int tt_operation_return(struct tt_operation *, bool blocking);
 /* Cancels: blocks until it has ended. 0, or its own error if it ends by itself. */
 int tt_operation_cancel(struct tt_operation *);
+/* Its time has passed, or it is cancelled; it may end later. It was not given up before, and runs. */
+void tt_operation_give_up(struct tt_operation *, int err);
+int tt_operation_explain(const struct tt_operation *); /* its error, with the sentence for this thread */
 /* Asks all that it waits for what they do: their answers are for tt_operation_name(). */
 void tt_operation_ping(const struct tt_operation *);
 bool tt_operation_concerns(const struct tt_operation *, int rank); /* another rank, alive, that it may wait for */
@@ -94,4 +98,43 @@ static inline void tt_operation_note(struct tt_job *job, const char *what)
 	tt_operations(job)->last = what;
 	tt_operations(job)->last_at = tt_operations(job)->clock;
 }
+/* ---- composite.c: an operation that is made of others, its parts: the program waits for one op, the library for many
+ *
+ *      begin --> parts run --> all have ended --> next: ends it, begins more parts (as an errand), or waits
+ *                    `--> one fails: the others are given up, then the composite ends with that error
+ *
+ * A part is an op of a public call. A composite takes as long as its parts, which have time limits of their own. */
+
+struct tt_composite { /* in a handle; zeroed at first */
+	struct tt_list link;        /* in tt_operations.composites while it runs */
+	struct tt_job *job;
+	uint32_t serial;            /* of the job, which may have been left */
+	struct tt_operation *op;    /* the program's; NULL: it does not run */
+	const char *what;
+	tutti_op *parts;
+	int n, running;             /* parts that were begun, and of these that run */
+	int err;                    /* of the part that failed first, or why it was given up */
+	const char *why;            /* the sentence, which the job keeps */
+	bool started;               /* the program has not taken the result yet */
+	bool due, busy;             /* its errand is to run; runs */
+	/* No part runs, and none has failed. With the lock. NULL: the composite ends. */
+	void (*next)(struct tt_composite *);
+	/* Without the lock, on the background thread, after tt_composite_errand: begins more parts. Returns how many of
+	 * `parts` were begun; 0: the composite ends; -errno, with a sentence. */
+	int (*errand)(struct tt_composite *);
+	struct tt_timer timer;
+};
+
+/* Without the lock. The parts were begun already, and `next` and `errand` are set. */
+void tt_composite_begin(struct tt_composite *, struct tt_job *, tutti_op *, const char *what, tutti_op *parts, int n);
+/* May the handle's next call begin? 0; -EALREADY: no, with a sentence. A composite that failed is forgotten. */
+int tt_composite_idle(struct tt_composite *, const char *call);
+/* For the call that applies the result. 0; -EINPROGRESS: it runs; -EINVAL: none was started; or its error. */
+int tt_composite_take(struct tt_composite *, const char *call);
+void tt_composite_close(struct tt_composite *); /* gives it up, and waits. Also where none was begun */
+/* With the lock: */
+void tt_composite_end(struct tt_composite *, int err);
+void tt_composite_errand(struct tt_composite *); /* runs `errand` soon */
+void tt_composite_part_ended(struct tt_operation *);
+void tt_composites_run(struct tt_job *);          /* what is due */
 #endif

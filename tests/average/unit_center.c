@@ -316,6 +316,123 @@ static void program_own_schedule(tutti *job)
 	close_center(job, c);
 }
 
+/* Steps are taken while the exchange runs, and its op is used for something else before the exchange is applied. */
+static void overlap(tutti *job, tutti_center *c, double *x, double step)
+{
+	tutti_average_result r;
+	tutti_op op = { 0 };
+
+	CHECK(tutti_center_exchange_apply(c, NULL) == -EINVAL && why_has("nothing was started"));
+	CHECK(tutti_center_exchange_start(c, NULL) == -EINVAL && tutti_center_exchange_start(c, &op) == 0);
+	x[0] += step;
+	x[1] += step;
+	double was = x[0];
+	CHECK(tutti_center_exchange_start(c, &op) == -EALREADY && tutti_center_exchange(c, NULL) == -EALREADY);
+	CHECK(tutti_center_pull(c) == -EALREADY && tutti_center_assign(c) == -EALREADY);
+	CHECK(tutti_wait(&op, -1) == 0 && x[0] == was && x[1] == was);
+	CHECK(tutti_center_exchange(c, NULL) == -EALREADY && why_has("apply"));
+	CHECK(tutti_barrier(job, &op) == 0 && tutti_wait(&op, -1) == 0);
+	CHECK(tutti_center_exchange_apply(c, &r) == 0 && r.distance >= 0);
+	CHECK(tutti_center_exchange_apply(c, &r) == -EINVAL);
+}
+
+/* Rounds, deltas and their mean: what x has moved since the start counts in the next round, once. */
+static void start_deltas(tutti *job)
+{
+	int me = tutti_rank(job), n = tutti_size(job);
+	double x[2] = { 0, 0 }, center = 0, mean = (n + 1) / 2.0;
+	tutti_center *c = open_flat(job, x, 2, tutti_center_downpour(1, 1));
+
+	for (int round = 0; round < 4; round++) {
+		x[0] += me + 1;
+		x[1] += me + 1;
+		overlap(job, c, x, 10 * (me + 1));
+		center += round ? 11 * mean : mean;
+		CHECK(fabs(x[0] - (center + 10 * (me + 1))) < 1e-9 && fabs(x[0] - x[1]) < 1e-12);
+	}
+	CHECK(tutti_center_exchange(c, NULL) == 0);
+	CHECK(fabs(x[0] - (center + 10 * mean)) < 1e-9);
+	double before = x[0];
+	overlap(job, c, x, 0); /* no step: the center's bits */
+	CHECK(fabs(x[0] - x[1]) < 1e-12 && fabs(x[0] - before) < 1e-12);
+	close_center(job, c);
+}
+
+static void start_elastic(tutti *job)
+{
+	double x[2] = { 0, 0 };
+	tutti_center *c = open_flat(job, x, 2, tutti_center_easgd(1, 0.25));
+
+	if (tutti_rank(job) == 0)
+		fill(x, 2, 2);
+	overlap(job, c, x, 1); /* e = 0.5 on rank 0 */
+	if (tutti_rank(job) == 0)
+		CHECK(all_are(x, 2, 2.5));
+	meet(job);
+	CHECK(tutti_center_pull(c) == 0 && (tutti_size(job) > 1 || all_are(x, 2, 0.5)));
+	close_center(job, c);
+}
+
+/* Cancelled, closed, and refused. */
+static void start_in_vain(tutti *job)
+{
+	double x[2] = { 1, 1 };
+	tutti_center *c = open_flat(job, x, 2, tutti_center_asgd(1));
+	tutti_op op = { 0 };
+
+	fill(x, 2, 5);
+	CHECK(tutti_center_exchange_start(c, &op) == 0);
+	int err = tutti_cancel(&op), applied = tutti_center_exchange_apply(c, NULL);
+	CHECK(err == 0 && (applied == 0 || (applied == -ECANCELED && all_are(x, 2, 5))));
+	CHECK(tutti_center_exchange_start(c, &op) == 0);
+	CHECK(tutti_cancel(&op) == 0);
+	err = tutti_center_exchange(c, NULL); /* one that was cancelled is forgotten */
+	CHECK(err == 0 || (err == -EALREADY && tutti_center_exchange_apply(c, NULL) == 0));
+	CHECK(tutti_center_exchange_start(c, &op) == 0);
+	close_center(job, c); /* while it runs */
+	c = open_flat(job, x, 2, tutti_center_own(1, tutti_accumulate(), NULL, NULL));
+	CHECK(tutti_center_exchange_start(c, &op) == -ENOTSUP);
+	close_center(job, c);
+}
+
+/* A server is killed while an exchange runs: the params stay as they are. */
+static void lose_started(tutti *job)
+{
+	enum { N = 40000 };
+	static const int server = 1;
+	double *x = calloc(N, sizeof *x);
+	tutti_center *c = open_flat(job, x, N, WITH(tutti_center_asgd(1), it.servers = 1, it.server = &server));
+	int me = tutti_rank(job), err = 0;
+
+	if (me == server)
+		tt_sim_kill(me, tt_sim_chance(2 * TT_MS));
+	while (me == server && !tt_sim_killed(me))
+		pass_time(TT_MS / 10);
+	for (int i = 0; me != server && !err; i++) {
+		tutti_op op = { 0 };
+		double was = x[0] + 1;
+		fill(x, N, was);
+		if ((err = tutti_center_exchange_start(c, &op)))
+			break;
+		err = tutti_wait(&op, -1);
+		int applied = tutti_center_exchange_apply(c, NULL);
+		CHECK(applied == err && (!err || (all_are(x, N, was) && why_has("rank 1"))));
+	}
+	CHECK(me == server || err == -ECONNRESET);
+	tutti_center_close(c);
+	free(x);
+}
+
+static void test_started(void)
+{
+	on_wires(start_deltas, (const int[]){ 1, 3, 0 });
+	on_wires(start_elastic, (const int[]){ 1, 2, 0 });
+	on_wires(start_in_vain, (const int[]){ 1, 2, 0 });
+	for (uint64_t seed = 0; seed < DEATHS; seed++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed,
+		                                          .program = lose_started }), 0);
+}
+
 static void test_schedules(void)
 {
 	on_wires(program_schedule, (const int[]){ 1, 3, 0 });
@@ -808,6 +925,7 @@ static CU_TestInfo tests[] = {
 	{ "alpha follows the workers", test_auto },
 	{ "rounds", test_rounds },
 	{ "schedules", test_schedules },
+	{ "started exchanges", test_started },
 	{ "deltas in bf16", test_bf16 },
 	{ "own rules", test_own },
 	{ "momentum", test_momentum },

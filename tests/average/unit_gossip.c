@@ -148,6 +148,92 @@ static void fetch_model(tutti *job)
 	meet(job);
 }
 
+/* The program takes a step while the peer's model comes: the average of the copy moves what the model is by then. */
+static void mix_behind(tutti *job)
+{
+	int rank = tutti_rank(job), peer = 1 - rank;
+	double x[3] = { rank, 2.0 * rank, -rank };
+	int64_t count = 100 + rank;
+	tutti_tensor model[] = { { x, 3, TUTTI_F64 }, { &count, 1, TUTTI_I64 } };
+	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.value = 0.25, it.timeout_ms = 20000);
+	tutti_gossip *g = open_gossip(job, "behind", model, 2, c);
+	tutti_gossip_result r;
+	tutti_op op = { 0 };
+
+	meet(job);
+	CHECK(tutti_gossip_mix_apply(g, &r) == -EINVAL && strstr(tutti_why(), "nothing was started"));
+	CHECK(tutti_gossip_publish(g, 1) == 0);
+	meet(job);
+	x[0] += 10;
+	CHECK(tutti_gossip_mix_start(g, 1, NULL) == -EINVAL);
+	CHECK(tutti_gossip_mix_start(g, 1, &op) == 0);
+	x[0] += 5;
+	CHECK(tutti_gossip_mix(g, 1, &r) == -EALREADY && tutti_gossip_publish(g, 1) == -EALREADY);
+	CHECK(tutti_gossip_mix_start(g, 1, &op) == -EALREADY);
+	CHECK(tutti_wait(&op, -1) == 0);
+	CHECK(x[0] == rank + 15); /* nobody else writes it */
+	CHECK(tutti_gossip_mix_apply(g, &r) == 0 && r.peer == peer && r.factor == 0.25 && !*r.why);
+	CHECK(x[0] == rank + 15 + 0.25 * (peer - (rank + 10)) && x[1] == 2 * rank + 0.25 * (2 * peer - 2 * rank));
+	CHECK(count == 100 + rank && r.peer_clock == 1);
+	CHECK(tutti_gossip_mix_apply(g, &r) == -EINVAL);
+	CHECK(tutti_gossip_mix_start(g, 1, &op) == 0 && tutti_wait(&op, -1) == 0);
+	CHECK(tutti_gossip_mix_apply(g, &r) == 0 && r.peer == -1 && *r.why);
+	meet(job);
+	CHECK(tutti_gossip_set_value(g, 1) == 0 && tutti_gossip_publish(g, 1) == 0);
+	double theirs = x[2], other = 0;
+	CHECK(tutti_allreduce(job, &theirs, &other, 1, TUTTI_F64, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_gossip_mix_start(g, 1, &op) == 0 && tutti_wait(&op, -1) == 0);
+	CHECK(tutti_gossip_mix_apply(g, &r) == 0 && r.factor == 1 && count == 100 + peer &&
+	      (x[2] == -peer || fabs(x[2] - (other - theirs)) < 1e-12)); /* of the first round, or of this one */
+	meet(job);
+	CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix_start(g, 1, &op) == 0);
+	CHECK(tutti_cancel(&op) == 0 || true); /* the mix may have ended */
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_behind(void) { ON_ALL(.size = 2, .program = mix_behind); }
+
+/* Held by the library; and a peer that has not opened it. */
+static void mix_held_behind(tutti *job)
+{
+	int rank = tutti_rank(job);
+	tutti_tensor list = { NULL, MANY, TUTTI_F32 }, next;
+	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.timeout_ms = 100);
+	tutti_gossip *g = rank ? open_gossip(job, "one", &list, 1, c) : NULL;
+	tutti_gossip_result r;
+	tutti_op op = { 0 };
+
+	if (rank) {
+		CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix_start(g, 1, &op) == 0);
+		CHECK(tutti_wait(&op, 5000) == 0 && tutti_gossip_mix_apply(g, &r) == 0);
+		CHECK(r.peer == -1 && *r.why);
+	}
+	meet(job);
+	tutti_gossip_close(g);
+	g = open_gossip(job, "held behind", &list, 1, WITH(c, it.timeout_ms = 20000));
+	CHECK(tutti_gossip_model(g, NULL, &next) == 0);
+	for (int i = 0; i < MANY; i++)
+		((float *)next.data)[i] = (float)(4 * rank);
+	meet(job);
+	CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_model(g, NULL, &next) == 0);
+	for (int i = 0; i < MANY; i++)
+		((float *)next.data)[i] = (float)(4 * rank);
+	meet(job);
+	CHECK(tutti_gossip_mix_start(g, 1, &op) == 0);
+	for (int i = 0; i < MANY; i++)
+		((float *)next.data)[i] += 1;
+	CHECK(tutti_wait(&op, -1) == 0 && tutti_gossip_mix_apply(g, &r) == 0 && r.peer == 1 - rank);
+	CHECK(tutti_gossip_model(g, NULL, &next) == 0);
+	for (int i = 0; i < MANY; i++)
+		CHECK(((float *)next.data)[i] == 3);
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_held_behind(void) { ON_ALL(.size = 2, .program = mix_held_behind); }
+
 static void test_fetch(void) { ON_ALL(.size = 2, .program = fetch_model); }
 
 /* A rank whose loss is no number gives nothing, and takes the peer's model. */
@@ -927,6 +1013,8 @@ static void test_names(void)
 static CU_TestInfo tests[] = {
 	{ "pairs", test_pairs },
 	{ "a model that is fetched", test_fetch },
+	{ "a started mix", test_behind },
+	{ "a started mix of a model that the library holds", test_held_behind },
 	{ "a spoiled model", test_spoiled },
 	{ "a model that the library holds", test_held },
 	{ "the choice of peers", test_choices },

@@ -404,6 +404,193 @@ static void test_alpha(void)
 	CU_ASSERT_DOUBLE_EQUAL(tutti_elastic_alpha_max(1), 2.0 / 3, 1e-15);
 }
 
+/* A step's end runs while the program does something else. Rank 0 has one step less than the others. */
+static void start_steps(tutti *job)
+{
+	enum { N = 30000 };
+	int me = tutti_rank(job), n = tutti_size(job), count;
+	float *x = calloc(2 * N, sizeof *x);
+	double params = me;
+	tutti_tensor t[] = { { x, N, TUTTI_F32 }, { x + N, N, TUTTI_F32 } }, p = { &params, 1, TUTTI_F64 };
+	tutti_op op = { 0 };
+	tutti_gradients *g;
+
+	CHECK(tutti_gradients_open(job, t, 2, N * sizeof *x, &g) == 0);
+	CHECK(tutti_gradients_apply(g, NULL) == -EINVAL && tutti_gradients_average_start(g, NULL) == -EINVAL);
+	for (int step = 0; step < (me ? 4 : 3); step++) {
+		for (int i = 0; i < 2 * N; i++)
+			x[i] = (float)(me + 1 + step);
+		if (step)
+			CHECK(tutti_gradients_ready(g, 1) == 0);
+		CHECK((step == 2 ? tutti_gradients_sum_start : tutti_gradients_average_start)(g, &op) ==
+		      (step == 2 ? -EINVAL : 0)); /* it has begun as the step before */
+		if (step == 2)
+			CHECK(tutti_gradients_average_start(g, &op) == 0);
+		CHECK(tutti_gradients_ready(g, 0) == -EALREADY && tutti_gradients_sum(g, NULL) == -EALREADY);
+		CHECK(tutti_wait(&op, -1) == 0);
+		CHECK(tutti_gradients_average(g, NULL) == -EALREADY);
+		CHECK(tutti_gradients_apply(g, &count) == 0 && count == (step < 3 ? n : n - 1));
+		float mean = step < 3 ? (float)(n + 1) / 2 + (float)step : (float)(n + 2) / 2 + (float)step;
+		CHECK(fabsf(x[0] - mean) < 1e-5f && fabsf(x[2 * N - 1] - mean) < 1e-5f);
+	}
+	CHECK(tutti_gradients_synchronize(g, &p, 1) == 0 && params == (n > 1));
+	CHECK(tutti_gradients_average_start(g, &op) == 0); /* and it is closed meanwhile */
+	CHECK(tutti_wait(&op, -1) == 0);
+	tutti_gradients_close(g);
+	free(x);
+}
+
+static atomic_int started; /* ranks wait for each other without a collective */
+
+/* One rank gives the step up: all hear it, and go on after a regroup. */
+static void cancel_step(tutti *job)
+{
+	double x = tutti_rank(job), params = 1;
+	tutti_tensor t = { &x, 1, TUTTI_F64 }, p = { &params, 1, TUTTI_F64 };
+	tutti_op op = { 0 };
+	tutti_gradients *g;
+	int err;
+
+	CHECK(tutti_gradients_open(job, &t, 1, 0, &g) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_gradients_average_start(g, &op) == 0);
+		CHECK(tutti_cancel(&op) == 0);
+		CHECK(tutti_gradients_apply(g, NULL) == -ECANCELED);
+		CHECK(tutti_gradients_average(g, NULL) == -ECANCELED);
+		started = 1;
+	} else {
+		while (!started)
+			pass_time(TT_MS);
+		CHECK((err = tutti_gradients_average_start(g, &op)) == 0 || err == -ECONNABORTED);
+		CHECK(err || tutti_wait(&op, -1) == -ECONNABORTED);
+		CHECK(err || tutti_gradients_apply(g, NULL) == -ECONNABORTED);
+	}
+	CHECK(tutti_gradients_regroup(g, job) == 0 && tutti_gradients_synchronize(g, &p, 1) == 0);
+	CHECK(tutti_gradients_average(g, NULL) == 0);
+	tutti_gradients_close(g);
+}
+
+static void on_wires_anew(void (*program)(tutti *))
+{
+	for (uint64_t seed = 0; seed < SEEDS + 2; seed++) {
+		const char *wire = seed < SEEDS ? "sim" : seed == SEEDS ? "tcp" : "shm";
+		started = 0;
+		CU_ASSERT_EQUAL(
+			run_ranks((struct ranks){ .size = 3, .seed = seed, .program = program, .wire = wire }), 0);
+	}
+}
+
+static void test_started_steps(void)
+{
+	on_wires(start_steps, 3);
+	on_wires(start_steps, 1);
+	on_wires_anew(cancel_step);
+}
+
+static void take_ea_steps(tutti_ea *ea, double *x, int n, int me)
+{
+	for (int step = 0; step < 4 + 2 * me; step++) {
+		for (int i = 0; i < n; i++)
+			x[i] += me * 0.7 + 0.01 * i;
+		CHECK(tutti_ea_step(ea, NULL) >= 0);
+	}
+}
+
+/* Started and blocking synchronizations, one after the other: the same bits where no step comes between; else the step
+ * is added. Ranks end after different numbers of steps. */
+static void synchronize_behind(tutti *job)
+{
+	enum { N = 40000 };
+	int me = tutti_rank(job);
+	double *x[2];
+	tutti_tensor t[2], center[2];
+	tutti_op op = { 0 };
+	tutti_ea *ea[2];
+
+	for (int k = 0; k < 2; k++) {
+		x[k] = calloc(N, sizeof **x);
+		t[k] = (tutti_tensor){ x[k], N, TUTTI_F64 };
+		for (int i = 0; i < N; i++)
+			x[k][i] = me * 1.1 + i;
+		CHECK(tutti_ea_open(job, &t[k], 1, 2, 0.3, 0, &ea[k]) == 0);
+		CHECK(k || tutti_ea_synchronize(ea[k]) == 0);
+	}
+	CHECK(tutti_ea_synchronize_apply(ea[1]) == -EINVAL && tutti_ea_synchronize_start(ea[1], NULL) == -EINVAL);
+	CHECK(tutti_ea_synchronize_start(ea[1], &op) == 0 && tutti_wait(&op, -1) == 0);
+	CHECK(tutti_ea_step(ea[1], NULL) == -EALREADY && tutti_ea_synchronize_apply(ea[1]) == 0);
+	CHECK(!memcmp(x[0], x[1], N * sizeof **x));
+	for (int round = 0; round < 4; round++) {
+		bool params = round % 2;
+		take_ea_steps(ea[0], x[0], N, me);
+		CHECK((params ? tutti_ea_synchronize : tutti_ea_synchronize_center)(ea[0]) == 0);
+		take_ea_steps(ea[1], x[1], N, me);
+		CHECK((params ? tutti_ea_synchronize_start : tutti_ea_synchronize_center_start)(ea[1], &op) == 0);
+		double moved = round < 2 ? 0 : 5;
+		for (int i = 0; i < N; i++)
+			x[1][i] += moved;
+		CHECK(tutti_ea_set(ea[1], 2, 0.3) == -EALREADY);
+		CHECK(tutti_wait(&op, -1) == 0 && tutti_ea_synchronize_apply(ea[1]) == 0);
+		bool same = true;
+		for (int i = 0; i < N; i++)
+			same &= fabs(x[0][i] + moved - x[1][i]) < 1e-9 && (!params || moved > 0 || x[0][i] == x[1][i]);
+		CHECK(same);
+		for (int k = 0; k < 2; k++)
+			CHECK(tutti_ea_center(ea[k], &center[k]) == 0);
+		CHECK(!memcmp(center[0].data, center[1].data, N * sizeof **x));
+		memcpy(x[1], x[0], N * sizeof **x);
+	}
+	for (int k = 0; k < 2; k++) {
+		tutti_ea_close(ea[k]);
+		free(x[k]);
+	}
+}
+
+/* One rank starts early, and the others go on with steps; then it cancels one before the others begin. */
+static void wait_behind(tutti *job)
+{
+	int me = tutti_rank(job);
+	double x = me;
+	tutti_tensor t = { &x, 1, TUTTI_F64 };
+	tutti_op op = { 0 };
+	tutti_ea *ea;
+
+	CHECK(tutti_ea_open(job, &t, 1, 1, 0.25, 0, &ea) == 0 && tutti_ea_synchronize(ea) == 0);
+	if (me == 0) {
+		CHECK(tutti_ea_synchronize_center_start(ea, &op) == 0);
+		x += 100;
+		CHECK(tutti_wait(&op, 1) == -EINPROGRESS && tutti_ea_synchronize_apply(ea) == -EINPROGRESS);
+		started = 1;
+	}
+	while (me && !started)
+		pass_time(TT_MS);
+	for (int step = 0; me && step < 5; step++) {
+		x += 1;
+		CHECK(tutti_ea_step(ea, NULL) == 1);
+	}
+	if (me)
+		CHECK(tutti_ea_synchronize_center(ea) == 0);
+	else
+		CHECK(tutti_wait(&op, -1) == 0 && tutti_ea_synchronize_apply(ea) == 0 && x > 100.5 && x < 103);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	while (me && started < 2)
+		pass_time(TT_MS);
+	if (me)
+		CHECK(tutti_ea_synchronize_center(ea) == -ECONNABORTED);
+	else
+		CHECK(tutti_ea_synchronize_start(ea, &op) == 0 && tutti_cancel(&op) == 0 &&
+		      tutti_ea_synchronize_apply(ea) == -ECANCELED && tutti_ea_step(ea, NULL) == -ECANCELED);
+	started = 2;
+	CHECK(tutti_ea_regroup(ea, job) == 0 && tutti_ea_synchronize(ea) == 0);
+	tutti_ea_close(ea);
+}
+
+static void test_started_synchronizations(void)
+{
+	on_wires(synchronize_behind, 3);
+	on_wires(synchronize_behind, 1);
+	on_wires_anew(wait_behind);
+}
+
 /* tau and alpha change under way; the equations are computed for all ranks beside it. */
 static void change_schedule(tutti *job)
 {
@@ -557,6 +744,40 @@ static void end_life(struct life *l, int err)
 	free(l->p);
 }
 
+static bool behind; /* by started forms */
+
+static int wait_for(struct life *l, tutti_op *op)
+{
+	tt_sim_sleep(tt_sim_chance(TT_MS));
+	return CALL(l, tutti_wait(op, -1));
+}
+
+static int average_life(struct life *l, tutti_gradients *g, int *n)
+{
+	tutti_op op = { 0 };
+	int err;
+
+	if (!behind)
+		return CALL(l, tutti_gradients_average(g, n));
+	if ((err = CALL(l, tutti_gradients_average_start(g, &op))))
+		return err;
+	wait_for(l, &op);
+	return CALL(l, tutti_gradients_apply(g, n));
+}
+
+static int synchronize_life(struct life *l, tutti_ea *ea)
+{
+	tutti_op op = { 0 };
+	int err;
+
+	if (!behind)
+		return CALL(l, tutti_ea_synchronize_center(ea));
+	if ((err = CALL(l, tutti_ea_synchronize_center_start(ea, &op))))
+		return err;
+	wait_for(l, &op);
+	return CALL(l, tutti_ea_synchronize_apply(ea));
+}
+
 /* Parameters count the steps that they have taken. */
 static int step_sgd(struct life *l, tutti_gradients *g)
 {
@@ -567,7 +788,7 @@ static int step_sgd(struct life *l, tutti_gradients *g)
 		l->v[i] = 1;
 	for (int i = 1; !err && i >= 0; i--)
 		err = CALL(l, tutti_gradients_ready(g, i));
-	if (err || (err = CALL(l, tutti_gradients_average(g, &n))))
+	if (err || (err = average_life(l, g, &n)))
 		return err;
 	CHECK(is_even(l->v, LARGE) && l->v[0] == 1 && n == tutti_size(l->group));
 	for (int i = 0; i < LARGE; i++)
@@ -646,7 +867,7 @@ static void live_with_ea(tutti *job)
 	while (tries < TRIES && !tt_sim_killed(l.rank) && done < GOAL) {
 		if (!err && !(err = step_ea(&l, ea)) && ++done % 3 == 0)
 			err = done == GOAL ? CALL(&l, tutti_ea_synchronize(ea))
-			                   : CALL(&l, tutti_ea_synchronize_center(ea));
+			                   : synchronize_life(&l, ea);
 		while (err && tries++ < TRIES && !tt_sim_killed(l.rank))
 			err = recover_ea(&l, &ea, &done);
 	}
@@ -662,6 +883,7 @@ static void kill_in_each_call(void (*program)(tutti *))
 	shrinks = emptied = 0;
 	for (uint64_t seed = 0; seed < seeds; seed++) {
 		tt_random_seed(&r, seed);
+		behind = seed % 3 == 1;
 		memset(calls, 0, sizeof calls);
 		memset(ended_well, 0, sizeof ended_well);
 		memset(crew_of, 0, sizeof crew_of);
@@ -699,6 +921,8 @@ static CU_TestInfo tests[] = {
 	{ "looks at the center", test_looks },
 	{ "alpha", test_alpha },
 	{ "a schedule", test_schedule },
+	{ "started steps", test_started_steps },
+	{ "started synchronizations", test_started_synchronizations },
 	{ "elastic averaging refused", test_refused_ea },
 	{ "killed in all-reduce SGD", test_killed_sgd },
 	{ "killed in elastic averaging", test_killed_ea },
