@@ -424,7 +424,7 @@ static int await(struct arrival *a, uint64_t deadline)
 	int err;
 
 	tt_progress(f->g->job);
-	err = tt_wait_for(f->g->job, NULL, has_more, a, deadline);
+	err = tt_wait_for(f->g->job, &f->g->handle.users, has_more, a, deadline);
 	if (a->tries != f->tries)
 		a->done = 0;
 	a->tries = f->tries;

@@ -114,9 +114,8 @@ int tutti_node_add(tutti *at, const char *name, const char *host, int port)
 	struct tt_node node = { .name = "" };
 	int rank, err = check_list(job);
 
-	if (err || (err = check_node(name, host, port, &node)))
+	if (err || (err = check_node(name, host, port, &node)) || (err = tt_begin(job)))
 		return err;
-	tt_lock(job);
 	rank = find(job, name);
 	rank = rank < 0 ? append(job, &node) : add_again(job, rank, &node);
 	tt_unlock(job);
@@ -138,9 +137,8 @@ int tutti_node_remove(tutti *at, const char *name)
 	struct tt_job *job = tt_job_of(at);
 	int rank, err = check_list(job);
 
-	if (err || (err = tt_given(name, "tutti_node_remove: name")))
+	if (err || (err = tt_given(name, "tutti_node_remove: name")) || (err = tt_begin(job)))
 		return err;
-	tt_lock(job);
 	rank = find(job, name);
 	if (rank < 0)
 		err = tt_fail(-ENOENT, "no node is named \"%s\" in the list", name);
