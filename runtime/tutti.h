@@ -147,12 +147,12 @@ tutti_config tutti_config_defaults(void);
  *
  * A rank that joins a job under way can use all windows at once, with tutti_job. For collectives IT IS A GROUP OF ITS
  * OWN, of one rank, until the others call tutti_group_grow: a program that does not ask tutti_late goes on alone. */
-int tutti_join(const tutti_config *, tutti **job);
+int tutti_join(const tutti_config *, tutti **job); /* -EINTR: nothing is left. PMIx's own calls ask no hook */
 /* Leaves the job, whichever of its groups is named: ends the waits of other threads (see "Closing" above), finishes
  * what was started, tells the others, and frees the job. NULL is allowed, and so is a group whose job was left before.
  * Blocks until what was started has ended, each operation in its own time, and the others have hung up, for about
  * TUTTI_SILENCE at most. */
-void tutti_leave(tutti *);
+void tutti_leave(tutti *); /* the thread's hook ends the wait: this rank hangs up at once */
 /* From now on this signal (SIGTERM, say) makes this process leave the job in order, by itself. New calls end with
  * -ESHUTDOWN; what was started is finished, as far as it ends within TUTTI_SILENCE; the others are told; then the
  * signal does what it did before (by default it ends the process). A second signal does so at once. -EINVAL: no such
@@ -214,6 +214,7 @@ int tutti_group_of(tutti *at, const int *ranks, int n, const char *name, tutti *
  *   -EHOSTDOWN: of the ranks that have not left in order fewer than half are here (or half, without the first of them),
  * and the others may go on elsewhere; TUTTI_MINORITY=yes lets these ranks go on. -ECONNRESET: the others went on
  * without this rank. -ETIMEDOUT: not enough ranks have called, and this rank may call again. -ESTALE: called before.
+ * -EINTR: this rank may call again, and the others wait for it.
  * Source: Paxos, Lamport 1998. */
 int tutti_group_shrink(tutti *, tutti **left);
 /* Does the same, and takes in the ranks that have joined since (tutti_late), behind the others. These call it too, with
@@ -836,7 +837,8 @@ int tutti_table_look(tutti_table *, tutti_table_info *); /* does not block */
  * finished, should not read meanwhile: values move, and what they get may be of two versions. Blocks until the
  * consistency holds everywhere, and all workers and servers are at the same clock. -EBUSY: calls of this rank are under
  * way; -ETIMEDOUT: some worker did not call it within the timeout. Then nothing has changed, all who called it are told
- * so, and it may be called again; -EINVAL: they asked for different ones, or it is none for this table. */
+ * so, and it may be called again; -EINVAL: they asked for different ones, or it is none for this table. -EINTR: the
+ * request stands; a call for the same consistency goes on with it, and a push or another consistency withdraws it. */
 int tutti_table_switch(tutti_table *, const tutti_consistency *);
 /* This worker pushes no more: nobody waits for it, and its pulls wait for nobody. Blocks until this rank's own pushes
  * have ended; -EBUSY: they have not within the timeout. */
@@ -855,7 +857,8 @@ int tutti_table_finish(tutti_table *);
  *   -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...). -EBUSY, -EEXIST, -ENOENT: another rank
  * saves or loads it at the same time. -ETIMEDOUT: a worker lives, and has sent no more of a push that it began for
  * TUTTI_SILENCE, or a server lives, and has written nothing for the timeout. -ENOSPC and others of files; as above, if
- * a server is gone. The sentence names the server and the file. */
+ * a server is gone. The sentence names the server and the file. -EINTR: the save is called off; another
+ * one may get -EBUSY until the servers have heard so. */
 int tutti_table_save(tutti_table *, const char *folder);
 /* Sets values and state on all servers from the last save, be they as many as wrote it or not. Keys that are not in the
  * save are gone. With files without state, by others (NAME.safetensors, or with an index), the state is as at the
@@ -865,9 +868,10 @@ int tutti_table_save(tutti_table *, const char *folder);
  *   -ENOENT: there is no such save. -EBADMSG: it is damaged, cut off or something else, and the sentence says where.
  * -EINVAL: of another type, count or rule, or of rows and not of keys. -EBUSY: another rank saves or loads it at the
  * same time, try again when it is done. -EAGAIN: saves took each other's places faster than all servers could read one.
- * -ETIMEDOUT: a server lives, and has got no further with it for the timeout. -ENOMEM. If the caller goes in the middle
- * of it, or a server does, some servers may have loaded. Closing the table, or leaving, waits for the one piece that
- * this rank's disk is in the middle of, even if it hangs. */
+ * -ETIMEDOUT: a server lives, and has got no further with it for the timeout. -ENOMEM. -EINTR: the load is called
+ * off; servers that were told to take what they all had read load it all the same. If the caller goes in the middle of
+ * it, or a server does, some servers may have loaded. Closing the table, or leaving, waits for the one piece that this
+ * rank's disk is in the middle of, even if it hangs. */
 int tutti_table_load(tutti_table *, const char *folder);
 /* Goes on after -ECONNRESET, -ETIMEDOUT or -ESTALE with servers that were started again under their ranks, and have
  * opened the table again (with config.load: they are back at the last save, but not their clock, which is where the
@@ -903,7 +907,8 @@ typedef struct tutti_average_result {
  *   tutti_gradients_synchronize(g, params, n);
  *
  * Calls are collective, but for open, ready, regroup and close. Errors are those of collectives. After one of them the
- * gradients hold nothing useful, and all calls return the same, until tutti_gradients_regroup. */
+ * gradients hold nothing useful, and all calls return the same, until tutti_gradients_regroup. Not so after -EINTR: the
+ * same call goes on with its step, or all ranks call tutti_gradients_synchronize again; close and regroup cancel. */
 typedef struct tutti_gradients tutti_gradients;
 /* Takes the list of the gradients' tensors, in the order of the layers: of f32, f64, f16 or bf16, several types too,
  * the same on all ranks. They are summed in place, in buckets of up to bucket_bytes (a larger tensor has one for
@@ -959,7 +964,7 @@ void tutti_gradients_close(tutti_gradients *);
  *   tutti_ea_synchronize_center(ea);                        tutti_ea_center says where the result lies
  *
  * Calls are collective, but for close. Errors are those of collectives. After one of them those that need the others
- * return the same, until tutti_ea_regroup. */
+ * return the same, until tutti_ea_regroup. Not so after -EINTR: the same call goes on. */
 typedef struct tutti_ea tutti_ea;
 enum {
 	/* tutti_ea_synchronize and tutti_ea_synchronize_center end with one elastic move more, whose sum never gets
@@ -1231,7 +1236,7 @@ typedef struct tutti_gossip_result {
  * from the side with more than half. A peer whose clock (or loss) does not make a factor together with mine (0 / 0)
  * gets 0.5; a factor below 0 is 0, above 1 is 1. A loss that is infinite or NaN says that the model is spoiled, under
  * every method: f is 0 if it is the peer's loss, and 1 if it is mine alone. A program without losses gives 0. That
- * there is no peer in a round is no error. -ECONNRESET as above. */
+ * there is no peer in a round is no error. -ECONNRESET as above. -EINTR: the next call goes on with the same peer. */
 int tutti_gossip_mix(tutti_gossip *, double loss, tutti_gossip_result *);
 /* Pull: starts a mix with a copy of the model, and returns: the program takes more steps meanwhile, and the library
  * does not touch the model. The operation ends when the peer's model can be read, when the round has no peer, or after
@@ -1278,6 +1283,8 @@ int tutti_gossip_score(tutti_gossip *, const char *name); /* 10 to 1000; -ENOENT
  * Parameters that workers share are a center or a table, with this lock or without it; the controller has none.
  * A handle takes one call at a time, else -EALREADY; handles of other names are other controllers. What a worker calls
  * waits for an answer, and ends:
+ *   -EINTR: the same call goes on with its request, which is not made twice. When tutti_controller_serve or
+ * tutti_controller_next is interrupted, workers wait until the controller calls it again.
  *   -ETIMEDOUT: the controller lives, and has not answered in time. A request that was given up may be answered still:
  * the worker's next call waits for that first. -ECONNRESET, -ENOTCONN: the controller is gone. -ESHUTDOWN: it serves no
  * more. -ESTALE: it has closed the handle.
@@ -1344,7 +1351,8 @@ int tutti_controller_unlock(tutti_controller *);
  * wait in the producer's memory, each assigned to the worker that has the fewest. A worker has done with a batch when
  * it takes the next one, or closes the queue. What else it was assigned when it dies, leaves or closes goes to another
  * one, at the producer's next call, and is counted: no batch is lost, but the one that a worker had in its hands when
- * it died may be worked on twice. A handle takes one call at a time, else -EALREADY.
+ * it died may be worked on twice. A handle takes one call at a time, else -EALREADY. After -EINTR a call may be made
+ * again.
  * Source: Platoon's send_mb and recv_mb, 2016. */
 typedef struct tutti_queue tutti_queue;
 enum { TUTTI_QUEUE_ARRAYS = 16 }; /* in a batch, at most */
