@@ -157,8 +157,11 @@ void tt_news_farewell(struct tt_member *left)
 /* Whose news have not come yet. They would bring it to life after its end. */
 static void know_later_life(struct tt_member *m, uint32_t epoch)
 {
-	if (m->rank != m->job->rank && m->epoch && epoch && tt_before(m->epoch, epoch))
-		tt_member_reborn(m, epoch);
+	if (m->rank == m->job->rank || !m->epoch || !epoch || !tt_before(m->epoch, epoch))
+		return;
+	tt_member_reborn(m, epoch);
+	if (m->job->joined)
+		tt_watch_tell(m->job, m, TUTTI_JOINED);
 }
 
 /* A connected rank hears the goodbye itself, behind all else that was sent; so does one that waits for rank 0's

@@ -118,8 +118,11 @@ static void take_farewell(struct tt_job *job, uint32_t rank, struct tt_pack *p)
 	if (!tt_member_take_bye(p, &bye) || rank >= (uint32_t)job->size || rank == (uint32_t)job->rank)
 		return;
 	struct tt_member *m = tt_member(job, rank);
+	bool unheard = !m->epoch && m->state < TT_LEFT; /* its news have not come */
 	if (m->state == TT_UP || m->state == TT_PARTING || m->state >= TT_LEFT || !tt_member_epoch(m, epoch))
 		return;
+	if (unheard)
+		tt_watch_tell(job, m, TUTTI_JOINED);
 	tt_member_left(m, &bye);
 }
 

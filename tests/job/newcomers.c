@@ -3,6 +3,8 @@
  *
  *      newcomers [--seed S] [--seeds N] [--verbose]      --seed alone: that one; with --seeds: N from S on
  *
+ * And more processes than there are numbers for newcomers come and go, some killed, so that numbers are used again.
+ *
  * What must hold: no two processes get one number; of two groups that computed something, each has a rank of the
  * other; ranks that are cut from the majority let nobody in, and are out when the network is healed; the group takes
  * every other newcomer in, in time; and where a rank calls late, again and again, that uses up no numbers.
@@ -260,7 +262,7 @@ static void ask_the_cut(int me)
 /* Of a process that lives nobody else gets the number. */
 static void hold_number(int me, int number)
 {
-	int other = run.holder[number] - 1;
+	int other = number >= 0 && number < NUMBERS ? run.holder[number] - 1 : -1;
 
 	if (number < run.launched || number >= NUMBERS)
 		complain(me, "has the number %d", number);
@@ -360,6 +362,121 @@ static bool try_seed(uint64_t seed, int *joins, int *refusals)
 	return false;
 }
 
+/* ---- visitors: more of them than numbers. They come, use a window and leave, or are killed and started again ---- */
+
+enum { VISITORS = 5, VISITS_END_MS = 3000 };
+
+static int visits, reuses; /* of all seeds */
+
+static void host_visits(int me)
+{
+	uint64_t memory[NUMBERS] = { 0 };
+	int state[NUMBERS] = { 0 }; /* 1: the rank has joined, and this rank has not heard of its end */
+	tutti_config c = { .rank = me, .ranks = run.launched, .boot = "sim:0", .timeout_ms = TIMEOUT_MS,
+		           .newcomers = run.newcomers };
+	tutti_window *w;
+	tutti_change change;
+	tutti *job;
+
+	if (tutti_join(&c, &job) || tutti_group_watch(job, NULL, NULL) < 0 ||
+	    tutti_window_open(job, "visits", memory, sizeof memory, &w)) {
+		complain(me, "cannot begin: %s", tutti_why());
+		return;
+	}
+	for (int i = 0; i < run.launched; i++)
+		state[i] = 1;
+	while (!is_past(VISITS_END_MS)) {
+		tt_sim_sleep(5 * TT_MS);
+		while (tutti_group_next(job, &change) == 1) {
+			int joined = change.what == TUTTI_JOINED;
+			if (joined && state[change.rank]) /* an end without one is of a life whose news were late */
+				complain(me, "hears of a new rank %d and of no end of the old one", change.rank);
+			state[change.rank] = joined;
+		}
+	}
+	tutti_window_close(w);
+	tutti_leave(job);
+}
+
+static void visit_once(int me, tutti *job)
+{
+	uint64_t mine = ((uint64_t)me << 32) + (uint64_t)tt_now(), seen = 0;
+	int number = job->job->rank, err;
+	tutti_window *w;
+
+	reuses += run.holder[number] != 0;
+	hold_number(me, number);
+	visits++;
+	if (!(err = tutti_window_open(tutti_job(job), "visits", NULL, 0, &w))) {
+		err = tutti_put(w, 0, 8 * (size_t)number, &mine, 8, NULL);
+		tt_sim_sleep(tt_sim_chance(60 * TT_MS));
+		if (!err && !is_past(VISITS_END_MS - 100))
+			err = tutti_get(w, 0, 8 * (size_t)number, &seen, 8, NULL);
+		if (!err && seen && seen != mine)
+			complain(me, "another process writes as rank %d", number);
+		tutti_window_close(w);
+	}
+	if (err && !tt_sim_killed(me) && !is_past(VISITS_END_MS - 100))
+		complain(me, "as rank %d: %d %s", number, err, tutti_why());
+	run.holder[number] = -1; /* used, and free */
+}
+
+static void visit(int me)
+{
+	tutti_config c = { .rank = TUTTI_NEW_RANK, .ranks = run.launched, .boot = "sim:0", .timeout_ms = TIMEOUT_MS };
+	tutti *job;
+
+	while (!is_past(VISITS_END_MS - 500)) {
+		int err = tutti_join(&c, &job);
+		if (err == -EPERM && strstr(tutti_why(), "newcomers are there"))
+			continue; /* others were luckier for all that time */
+		if (err && !tt_sim_killed(me) && !is_past(VISITS_END_MS - 500))
+			complain(me, "cannot join: %d %s", err, tutti_why());
+		if (err)
+			return;
+		visit_once(me, job);
+		tutti_leave(job);
+	}
+}
+
+static void visits_program(int me, void *arg)
+{
+	(void)arg;
+	if (tt_world->env != env)
+		worlds_env = tt_world->env;
+	tt_world->env = env;
+	if (!begun)
+		begun = tt_now();
+	for (int i = run.launched; me == 0 && i < run.launched + VISITORS; i++)
+		if (tt_sim_chance(2)) {
+			uint64_t at = tt_sim_chance(1500 * TT_MS);
+			tt_sim_kill(i, at);
+			tt_sim_restart(i, at + 50 * TT_MS + tt_sim_chance(300 * TT_MS));
+		}
+	run.lives[me]++;
+	if (me < run.launched)
+		host_visits(me);
+	else
+		visit(me);
+}
+
+static bool try_visits(uint64_t seed)
+{
+	run = (struct run){ .seed = seed, .launched = 1 + 2 * (int)(seed % 2), .newcomers = 2 + (int)(seed / 2 % 2) };
+	begun = 0;
+	struct tt_sim_config c = { .seed = seed, .strict = 1, .ranks = run.launched + VISITORS,
+		                   .program = visits_program, .timeout_ms = TIMEOUT_MS, .silence_ms = SILENCE_MS,
+		                   .log = verbose ? "debug" : "error", .hosts = (int)(seed % 3) };
+	int err = tt_sim_run(&c);
+
+	if (err)
+		snprintf(run.complaint, sizeof run.complaint, "the run ended with %d: %s", err, tt_why());
+	if (*run.complaint)
+		printf("seed %llu, visits: %s\n  replay: newcomers --seed %llu --verbose\n", (unsigned long long)seed,
+		       run.complaint, (unsigned long long)seed);
+	return !*run.complaint;
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t first = 0, seeds = 0;
@@ -377,7 +494,10 @@ int main(int argc, char **argv)
 	}
 	seeds = seeds ? seeds : (uint64_t)all_or(TT_ASAN ? 40 : 200, 60);
 	for (uint64_t s = first; s < first + seeds && failed < 5; s++)
-		failed += !try_seed(s, &joins, &refusals);
+		failed += !try_seed(s, &joins, &refusals) + !try_visits(s);
+	if (!failed && reuses < visits / 2)
+		return printf("newcomers: of %d visits %d with a used number test nothing\n", visits, reuses), 1;
+	printf("newcomers: %d visits, %d with a number that was used\n", visits, reuses);
 	if (!failed && seeds > 30 && (!joins || !refusals))
 		return printf("newcomers: nobody joined, or nobody was refused: this tests nothing\n"), 1;
 	printf("newcomers: %llu seeds, %d joins, %d refusals, %s\n", (unsigned long long)seeds, joins, refusals,
