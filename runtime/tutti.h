@@ -198,7 +198,8 @@ int tutti_group_split(tutti *, int color, int key, tutti **part);
 /* Makes a group of n listed ranks. The listed ranks call it, and no other rank does. ranks: ranks of the group `at`, in
  * the order in which the new group numbers them; the same list on all of them. at may be what tutti_job gives, so that
  * ranks that have joined late can be listed, too. name: 1 to 200 bytes, names this call among others that go on at the
- * same time; another group may use it again. The new group begins with the timeout of `at`.
+ * same time. Two calls that share a rank need different names, unless all listed ranks have ended the first call. The
+ * new group begins with the timeout of `at`.
  * Blocks until all listed ranks have called it, for as long as an operation.
  *   -EBADMSG: two ranks gave different lists under one name; the sentence has both lists, and all ranks that hear of
  * each other get this error. -ETIMEDOUT: the sentence names the ranks that have not called; the call may be repeated.

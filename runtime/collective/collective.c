@@ -353,11 +353,12 @@ static bool has_room(void *group) { return count_running(group) < IN_FLIGHT_MAX;
 
 static int check_start(struct tutti *group, bool blocking)
 {
+	bool full = !has_room(group);
 	int err = 0;
 
-	if (!has_room(group) && blocking) /* each of them has its own bound */
+	if (full && blocking) /* each of them has its own bound */
 		err = tt_wait_for(group->job, &group->handle.users, has_room, group, TT_NEVER);
-	else if (!has_room(group))
+	else if (full)
 		err = tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more",
 		              IN_FLIGHT_MAX);
 	if (err)

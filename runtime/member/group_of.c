@@ -9,7 +9,8 @@
  *      member -- WITHDRAW {number} --------------------------------> collector, which answers with one of these two
  *
  * The collector alone decides, so a call that gives up (timeout, interrupt, death of a member) withdraws, and then ends
- * as the collector says. Two lists under one name may have different collectors, which would never hear of each other.
+ * as the collector says. A call that gets no answer soon ends all the same. If the collector makes the group later, this
+ * rank resigns from the group (REVOKE). Two lists under one name may have different collectors, which would never hear of each other.
  * So a collector tells its list to its members. A member that has given another list tells both collectors.
  *
  *      member <- CALLING {number, hash, list, name} ---------------- collector
@@ -30,6 +31,8 @@ enum {
 	SEATS_AT_ONCE = 8192,              /* in a MADE, 6 bytes each */
 	REQUESTS_MAX = 256,                /* of one member that wait for a call here */
 	VERDICTS_MAX = 64,                 /* kept for members that come late */
+	BIRTH = -1,                        /* of a group of listed ranks: no number of a split */
+	ANSWER_MS = 100,                   /* how long a call that has withdrawn waits for the collector's answer */
 };
 
 #define NOT_CALLED "%s has not called tutti_group_of with this name and list"
@@ -38,7 +41,6 @@ struct request { /* a JOIN that this rank, as the collector, has not answered */
 	struct tt_list link;
 	struct tt_member *from;
 	uint32_t number;
-	uint32_t seen;              /* the number of the call here that has looked at this request */
 	uint16_t slot;
 	uint64_t hash;
 	char list[LIST], name[NAME];
@@ -46,21 +48,25 @@ struct request { /* a JOIN that this rank, as the collector, has not answered */
 
 struct call { /* of tutti_group_of, while it lasts */
 	struct tt_list link;
+	struct tt_job *job;
 	struct tutti *part;         /* the group to be */
 	int *ranks, n, me;          /* ranks of the job, in the order of the list */
+	int *seat_of;               /* by rank in the job; -1: not in the list */
 	struct request **came;      /* collector: n of them, NULL: not yet */
 	int missing;                /* how many those are */
 	uint32_t number;
 	uint64_t hash;
 	char list[LIST], name[NAME];
 	bool withdrawn, ended;
+	bool left;                  /* the program has gone on without the collector's answer */
 	int err;                    /* with which the call ends, or gives up */
 	char why[WHY];
 };
 
-struct verdict { /* a call that failed at its collector, for members that had not come by then */
+struct verdict { /* a call whose members gave different lists, for members that come later with one of these lists */
 	struct tt_list link;
-	int err, *ranks, n;         /* -1: has heard of it */
+	uint64_t hash;
+	int *ranks, n;              /* who is to hear of it; -1: has heard */
 	char name[NAME], why[WHY];
 };
 
@@ -71,7 +77,7 @@ struct tt_forming {
 };
 
 static struct tt_forming *forming_of(const struct tt_job *job) { return tt_members(job)->forming; }
-static struct tt_job *job_of(const struct call *c) { return c->part->job; }
+static struct tt_job *job_of(const struct call *c) { return c->job; }
 static bool collects(const struct call *c) { return c->me == 0; }
 static struct tt_member *member(const struct call *c, int i) { return tt_member(job_of(c), c->ranks[i]); }
 
@@ -185,7 +191,7 @@ static void say_seats(const struct call *c, struct tt_member *to, uint32_t numbe
 static struct call *find_call(const struct tt_job *job, const char *name)
 {
 	tt_each_of(struct call, link, c, &forming_of(job)->calls)
-		if (!strcmp(c->name, name) && !c->ended)
+		if (!strcmp(c->name, name) && !c->ended && !c->left)
 			return c;
 	return NULL;
 }
@@ -194,11 +200,9 @@ static void end_call(struct call *c, int err, const char *why)
 {
 	if (c->ended)
 		return;
-	if (!c->withdrawn || !err) { /* what made the call give up is what the program hears */
+	if (!c->withdrawn || !err || c->err == -ETIMEDOUT) { /* else the program hears what made the call give up */
 		c->err = err;
-		snprintf(c->why, sizeof c->why, "%s", why);
-	} else if (c->err == -ETIMEDOUT) {
-		snprintf(c->why, sizeof c->why, "%s", why);
+		snprintf(c->why, sizeof c->why, "%.*s", WHY - 1, why);
 	}
 	c->ended = true;
 	job_of(c)->engine.news = true;
@@ -226,8 +230,8 @@ static bool has_come(const struct call *c, int rank)
 	return rank == job_of(c)->rank;
 }
 
-/* Keeps a failure for ranks that come later; without memory they wait for their timeout. */
-static struct verdict *keep_verdict(struct tt_job *job, const char *name, int n, int err, const char *why)
+/* Without memory, ranks that come later wait for their timeout. */
+static struct verdict *keep_verdict(struct tt_job *job, const char *name, uint64_t hash, int n, const char *why)
 {
 	struct tt_forming *f = forming_of(job);
 	struct verdict *v = calloc(1, sizeof *v);
@@ -236,7 +240,7 @@ static struct verdict *keep_verdict(struct tt_job *job, const char *name, int n,
 		free(v);
 		return NULL;
 	}
-	v->err = err;
+	v->hash = hash;
 	v->n = n;
 	snprintf(v->name, sizeof v->name, "%s", name);
 	snprintf(v->why, sizeof v->why, "%s", why);
@@ -246,9 +250,9 @@ static struct verdict *keep_verdict(struct tt_job *job, const char *name, int n,
 	return v;
 }
 
-static void keep_for_absent(const struct call *c, int err, const char *why, int a, int b)
+static void keep_for_absent(const struct call *c, const char *why, int a, int b)
 {
-	struct verdict *v = keep_verdict(job_of(c), c->name, c->n, err, why);
+	struct verdict *v = keep_verdict(job_of(c), c->name, c->hash, c->n, why);
 
 	for (int i = 0; v && i < c->n; i++) {
 		int rank = c->ranks[i];
@@ -272,7 +276,8 @@ static void fail_all(struct call *c, int err, const char *why, int a, int b)
 {
 	if (c->ended)
 		return;
-	keep_for_absent(c, err, why, a, b);
+	if (err == -EBADMSG)
+		keep_for_absent(c, why, a, b);
 	refuse_all(c, err, why);
 	end_call(c, err, why);
 }
@@ -325,6 +330,14 @@ static void fail_clashed(struct call *c, int other, const char *why)
 
 /* ---- the collector ---- */
 
+/* parent and birth are those of no split: a member that resigns names the group so. */
+static void begin_group(struct tutti *g, uint32_t uid)
+{
+	g->uid = g->parent = uid;
+	g->birth = (uint32_t)BIRTH;
+	tt_group_begun(g);
+}
+
 static uint32_t draw_uid(const struct tt_job *job)
 {
 	uint32_t uid = 0;
@@ -342,7 +355,7 @@ static void make_group(struct call *c)
 		const struct request *r = c->came[i];
 		tt_group_seat(g, i, c->ranks[i], r ? r->from->epoch : job_of(c)->epoch, r ? r->slot : g->slot);
 	}
-	g->uid = draw_uid(job_of(c));
+	uint32_t uid = g->uid = draw_uid(job_of(c));
 	for (int i = 0; i < c->n; i++) {
 		if (!c->came[i])
 			continue;
@@ -351,43 +364,33 @@ static void make_group(struct call *c)
 		drop_request(c->came[i]);
 		c->came[i] = NULL;
 	}
-	tt_group_begun(g);
+	begin_group(g, uid);
 	end_call(c, 0, "");
 }
 
-static int seat_of(const struct call *c, int rank) /* -1: not in the list */
+/* False: the request has another list, and the call has failed. */
+static bool match(struct call *c, struct request *r)
 {
-	int i = c->n - 1;
+	int i = c->seat_of[r->from->rank];
+	char why[WHY];
 
-	while (i >= 0 && c->ranks[i] != rank)
-		i--;
-	return i;
-}
-
-static void match(struct call *c, struct request *r)
-{
-	int i = seat_of(c, r->from->rank);
-
-	r->seen = c->number;
-	if (r->hash != c->hash || i < 0 || !collects(c)) {
-		char why[WHY];
-		word_clash(c, r->from, r->list, why);
-		say_refused(r->from, r->number, -EBADMSG, why);
-		i = r->from->rank;
-		drop_request(r);
-		fail_clashed(c, i, why);
-		return;
+	if (r->hash == c->hash && i >= 0 && collects(c)) {
+		c->missing -= !c->came[i];
+		c->came[i] = r;
+		return true;
 	}
-	c->missing -= !c->came[i];
-	c->came[i] = r;
-	if (!c->missing)
-		make_group(c);
+	word_clash(c, r->from, r->list, why);
+	say_refused(r->from, r->number, -EBADMSG, why);
+	i = r->from->rank;
+	drop_request(r);
+	fail_clashed(c, i, why);
+	return false;
 }
 
-static struct verdict *find_verdict(const struct tt_job *job, const char *name, int rank)
+static struct verdict *find_verdict(const struct tt_job *job, const char *name, uint64_t hash, int rank)
 {
 	tt_each_of(struct verdict, link, v, &forming_of(job)->verdicts)
-		for (int i = 0; !strcmp(v->name, name) && i < v->n; i++)
+		for (int i = 0; v->hash == hash && !strcmp(v->name, name) && i < v->n; i++)
 			if (v->ranks[i] == rank) {
 				v->ranks[i] = -1;
 				return v;
@@ -414,19 +417,22 @@ static void take_join(struct tt_member *from, struct tt_pack *p)
 	if (p->bad)
 		return;
 	struct call *c = find_call(from->job, got.name);
-	struct verdict *v = c ? NULL : find_verdict(from->job, got.name, from->rank);
+	struct verdict *v = c ? NULL : find_verdict(from->job, got.name, got.hash, from->rank);
 	if (v) {
-		say_refused(from, got.number, v->err, v->why);
+		say_refused(from, got.number, -EBADMSG, v->why);
 		return;
 	}
 	if (count_requests(from) >= REQUESTS_MAX || !(r = malloc(sizeof *r))) {
-		say_refused(from, got.number, -ENOMEM, "the list's first rank has no room for another call");
+		char why[WHY];
+		snprintf(why, sizeof why, "group \"%.60s\": %s keeps %d calls of this rank that it has not called: no more",
+		         got.name, tt_member_label(tt_member(from->job, from->job->rank)).text, REQUESTS_MAX);
+		say_refused(from, got.number, -EAGAIN, why);
 		return;
 	}
 	*r = got;
 	tt_list_append(&forming_of(from->job)->requests, &r->link);
-	if (c)
-		match(c, r);
+	if (c && match(c, r) && !c->missing)
+		make_group(c);
 }
 
 static struct request *find_request(const struct tt_member *from, uint32_t number)
@@ -463,6 +469,20 @@ static void take_withdrawal(struct tt_member *from, struct tt_pack *p)
 
 /* ---- what a member hears ---- */
 
+static void free_call(struct call *c)
+{
+	free(c->ranks);
+	free(c->came);
+	free(c->seat_of);
+	free(c);
+}
+
+static void forget_call(struct call *c)
+{
+	tt_list_remove(&c->link);
+	free_call(c);
+}
+
 static struct call *find_number(const struct tt_member *from, uint32_t number)
 {
 	tt_each_of(struct call, link, c, &forming_of(from->job)->calls)
@@ -481,6 +501,16 @@ static void learn_epoch(struct tt_member *m, uint32_t epoch)
 		tt_member_epoch(m, epoch);
 }
 
+/* The group has this rank in it, but the program has gone on without the group: tells the other members. */
+static void resign(struct call *c, uint32_t uid)
+{
+	const uint32_t words[] = { uid, (uint32_t)BIRTH };
+
+	for (int i = 0; i < c->n; i++)
+		if (i != c->me && member(c, i)->state < TT_LEFT)
+			tt_send_words(member(c, i), TT_REVOKE, words, 2, NULL, 0);
+}
+
 static void take_seats(struct tt_member *from, struct tt_pack *p)
 {
 	struct call *c = find_number(from, tt_get32(p));
@@ -488,7 +518,7 @@ static void take_seats(struct tt_member *from, struct tt_pack *p)
 
 	p->bad |= !uid || !n || tt_pack_left(p) != 6 * (size_t)n;
 	p->bad |= c && (first > (uint32_t)c->n || n > (uint32_t)c->n - first);
-	for (uint32_t i = first; c && !p->bad && i < first + n; i++) {
+	for (uint32_t i = first; c && !c->left && !p->bad && i < first + n; i++) {
 		uint32_t epoch = tt_get32(p);
 		uint16_t slot = tt_get16(p);
 		p->bad |= slot >= TT_GROUPS || !epoch;
@@ -502,8 +532,12 @@ static void take_seats(struct tt_member *from, struct tt_pack *p)
 	tt_pack_take(p, tt_pack_left(p));
 	if (!c || p->bad || first + n < (uint32_t)c->n)
 		return;
-	c->part->uid = uid;
-	tt_group_begun(c->part);
+	if (c->left) {
+		resign(c, uid);
+		forget_call(c);
+		return;
+	}
+	begin_group(c->part, uid);
 	end_call(c, 0, "");
 }
 
@@ -516,7 +550,7 @@ static void take_refusal(struct tt_member *from, struct tt_pack *p)
 	get_long_text(p, why, sizeof why);
 	p->bad |= err >= 0 || err < -4095;
 	if (c && !p->bad)
-		end_call(c, err, why);
+		c->left ? forget_call(c) : end_call(c, err, why);
 }
 
 static void take_calling(struct tt_member *from, struct tt_pack *p)
@@ -539,7 +573,7 @@ static void take_calling(struct tt_member *from, struct tt_pack *p)
 static void refuse_early(struct request *r, const char *why)
 {
 	struct tt_job *job = r->from->job;
-	struct verdict *v = keep_verdict(job, r->name, 1, -EBADMSG, why);
+	struct verdict *v = keep_verdict(job, r->name, r->hash, 1, why);
 
 	if (v)
 		v->ranks[0] = job->rank;
@@ -593,7 +627,7 @@ static void lose_member(struct call *c, const struct tt_member *m)
 	if (collects(c))
 		fail_all(c, m->err, why, -1, -1);
 	else if (c->ranks[0] == m->rank)
-		end_call(c, m->err, why);
+		c->left ? forget_call(c) : end_call(c, m->err, why);
 	else
 		withdraw(c, m->err, why);
 }
@@ -605,11 +639,14 @@ void tt_form_member_down(struct tt_member *m)
 	if (!f)
 		return;
 	tt_each_of(struct call, link, c, &f->calls)
-		if (!c->ended && seat_of(c, m->rank) >= 0)
+		if (!c->ended && c->seat_of[m->rank] >= 0)
 			lose_member(c, m);
 	tt_each_of(struct request, link, r, &f->requests)
 		if (r->from == m)
 			drop_request(r);
+	tt_each_of(struct verdict, link, v, &f->verdicts) /* a later life of the rank has its own calls */
+		for (int i = 0; i < v->n; i++)
+			v->ranks[i] = v->ranks[i] == m->rank ? -1 : v->ranks[i];
 }
 
 /* ---- the call ---- */
@@ -630,24 +667,23 @@ static int check_list(const struct tutti *at, const int *ranks, int n, const cha
 
 static int translate(struct call *c, const struct tutti *at, const int *ranks)
 {
-	uint8_t *seen = calloc(tt_bits_size(at->job->size), 1);
-	int err = seen ? 0 : tt_fail(-ENOMEM, "no memory for a group of %d ranks", c->n);
+	int err = 0;
 
 	c->me = -1;
+	memset(c->seat_of, -1, (size_t)tt_members(at->job)->capacity * sizeof *c->seat_of);
 	for (int i = 0; !err && i < c->n; i++) {
 		int rank = tt_group_to_job(at, ranks[i]);
 		if (rank < 0)
 			err = tt_fail(-EINVAL, "group \"%s\": rank %d of the list must be from 0 to %d", c->name,
 			              ranks[i], tt_group_count(at) - 1);
-		else if (tt_bits_has(seen, rank))
+		else if (c->seat_of[rank] >= 0)
 			err = tt_fail(-EINVAL, "group \"%s\": the list has rank %d twice", c->name, ranks[i]);
 		if (err)
 			break;
-		tt_bits_set(seen, rank);
+		c->seat_of[rank] = i;
 		c->ranks[i] = rank;
 		c->me = rank == at->job->rank ? i : c->me;
 	}
-	free(seen);
 	if (!err && c->me < 0)
 		err = tt_fail(-EINVAL, "group \"%s\": this rank, rank %d of the job, is not in its list", c->name,
 		              at->job->rank);
@@ -666,13 +702,6 @@ static void describe(struct call *c)
 	c->hash = tt_hash64(tt_hash_text(TT_HASH64, c->name), c->ranks, (size_t)c->n * sizeof *c->ranks);
 }
 
-static void free_call(struct call *c)
-{
-	free(c->ranks);
-	free(c->came);
-	free(c);
-}
-
 static int new_call(const struct tutti *at, const int *ranks, int n, const char *name, struct call **out)
 {
 	struct call *c = calloc(1, sizeof *c);
@@ -681,12 +710,14 @@ static int new_call(const struct tutti *at, const int *ranks, int n, const char 
 	if (c) {
 		c->ranks = malloc((size_t)n * sizeof *c->ranks);
 		c->came = calloc((size_t)n, sizeof *c->came);
+		c->seat_of = malloc((size_t)tt_members(at->job)->capacity * sizeof *c->seat_of);
 	}
-	if (!c || !c->ranks || !c->came) {
+	if (!c || !c->ranks || !c->came || !c->seat_of) {
 		if (c)
 			free_call(c);
 		return tt_fail(-ENOMEM, "no memory for a group of %d ranks", n);
 	}
+	c->job = at->job;
 	c->n = n;
 	snprintf(c->name, sizeof c->name, "%s", name);
 	if ((err = translate(c, at, ranks))) {
@@ -718,27 +749,18 @@ static void begin_collecting(struct call *c)
 		if (!strcmp(v->name, c->name))
 			free_verdict(job_of(c), v);
 	c->missing = c->n - 1;
-	if (!c->missing)
-		make_group(c);
 	for (int i = 1; i < c->n; i++)
 		say_calling(c, member(c, i));
-}
-
-static struct request *next_request(const struct call *c)
-{
-	tt_each_of(struct request, link, r, &forming_of(job_of(c))->requests)
-		if (r->seen != c->number && !strcmp(r->name, c->name))
-			return r;
-	return NULL;
 }
 
 /* Members that have come before this rank. */
 static void look_at_requests(struct call *c)
 {
-	struct request *r;
-
-	while (!c->ended && (r = next_request(c)))
-		match(c, r);
+	tt_each_of(struct request, link, r, &forming_of(job_of(c))->requests)
+		if (!strcmp(r->name, c->name) && !match(c, r))
+			return; /* the other requests have ended, too */
+	if (collects(c) && !c->missing && !c->ended)
+		make_group(c);
 }
 
 static bool has_ended(void *call) { return ((struct call *)call)->ended; }
@@ -754,7 +776,7 @@ static void say_awaited(void *arg)
 	       tt_member_label(member(c, 0)).text);
 }
 
-/* As of collectives, the shortest timeout decides: members that have come end with their collector's. */
+/* After the collector's timeout the call fails on the members that have come, too. */
 static void give_up_collecting(struct call *c, int err, const char *why)
 {
 	char missing[WHY - 100] = "", text[WHY];
@@ -775,7 +797,11 @@ static int wait_for_end(struct call *c, struct tt_users *users, uint64_t timeout
 		give_up_collecting(c, err, why.text);
 	else if (!c->ended)
 		withdraw(c, err, why.text);
-	tt_wait_until(job_of(c), has_ended, c, TT_NEVER); /* a collector that does not answer is evicted */
+	if (tt_wait_until(job_of(c), has_ended, c, tt_now() + ANSWER_MS * TT_MS)) { /* a collector may be stopped */
+		c->left = true;
+		if (c->err == -ETIMEDOUT)
+			snprintf(c->why, sizeof c->why, "%s has not answered", tt_member_label(member(c, 0)).text);
+	}
 	if (c->err == -ETIMEDOUT)
 		return tt_fail(c->err, "group \"%s\": %s in time: call again", c->name, c->why);
 	return c->err ? tt_fail(c->err, "%s", c->why) : 0;
@@ -790,8 +816,8 @@ static int form(struct tutti *at, struct call *c, tutti **out)
 		return err;
 	c->part->timeout = at->timeout;
 	c->number = ++f->numbers;
-	const struct verdict *v = find_verdict(at->job, c->name, at->job->rank);
-	if ((err = v ? tt_fail(v->err, "%s", v->why) : check_members(c))) {
+	const struct verdict *v = find_verdict(at->job, c->name, c->hash, at->job->rank);
+	if ((err = v ? tt_fail(-EBADMSG, "%s", v->why) : check_members(c))) {
 		tt_group_free(c->part);
 		return err;
 	}
@@ -802,7 +828,8 @@ static int form(struct tutti *at, struct call *c, tutti **out)
 		say_join(c);
 	look_at_requests(c);
 	err = wait_for_end(c, &at->handle.users, tt_group_timeout(at));
-	tt_list_remove(&c->link);
+	if (!c->left)
+		tt_list_remove(&c->link);
 	if (err)
 		tt_group_free(c->part);
 	else
@@ -824,7 +851,8 @@ int tutti_group_of(tutti *at, const int *ranks, int n, const char *name, tutti *
 			err = tt_fail(-EALREADY, "another thread is in tutti_group_of with the name \"%s\"", name);
 		else
 			err = form(at, c, out);
-		free_call(c);
+		if (!c->left)
+			free_call(c);
 	}
 	tt_unlock(job);
 	return err;
@@ -854,6 +882,8 @@ void tt_form_close(struct tt_job *job)
 		drop_request(r);
 	tt_each_of(struct verdict, link, v, &f->verdicts)
 		free_verdict(job, v);
+	tt_each_of(struct call, link, c, &f->calls)
+		forget_call(c); /* which has left */
 	free(f);
 	tt_members(job)->forming = NULL;
 }

@@ -170,10 +170,12 @@ static void program_leaver(tutti *job)
 		pass_time(10 * TT_MS);
 		return;
 	}
+	if (tutti_rank(job) == 0)
+		pass_time(30 * TT_MS); /* the collector's call has failed before this one */
 	int err = tutti_group_of(job, list, 3, "g", &g);
 	CHECK(err == -ENOTCONN || err == -ECONNRESET);
 	CHECK(strstr(tutti_why(), "rank 2"));
-	make(job, list, 2, "two");
+	make(job, list, 2, "g");
 }
 
 static void test_leaver(void) { on_wires(program_leaver, 3); }
@@ -232,6 +234,56 @@ static void program_interrupted(tutti *job)
 
 static void test_interrupted(void) { on_wires(program_interrupted, 3); }
 
+/* The collector is stopped: a member's call ends all the same. If the collector makes the group later, it finds that the
+ * member has gone on. */
+static void program_stopped(tutti *job)
+{
+	static const int list[] = { 0, 1 };
+	tutti *g = NULL;
+	int one = 1;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		tt_sim_sleep(TT_MS); /* rank 0 is in its call */
+		tt_sim_stop(0, 0, 2 * SHORT * 2 * TT_MS);
+		CHECK(tutti_group_timeout(job, SHORT) == 0);
+		uint64_t then = tt_now();
+		CHECK(tutti_group_of(job, list, 2, "g", &g) == -ETIMEDOUT);
+		CHECK(tt_now() - then < (SHORT + 120) * TT_MS && strstr(tutti_why(), "rank 0 has not answered"));
+		CHECK(tutti_group_timeout(job, 0) == 0);
+	} else if (!tutti_group_of(job, list, 2, "g", &g)) {
+		int err = tutti_allreduce(g, &one, &one, 1, TUTTI_I32, TUTTI_SUM, NULL);
+		CHECK(err == -ECONNABORTED);
+		tutti_group_free(g);
+	}
+	make(job, list, 2, "again");
+	make(job, list, 2, "g");
+}
+
+static void test_stopped(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = DEADLINE, .program = program_stopped };
+
+	for (; run.seed < 12; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+/* The new group has the timeout of the group that it was made of. */
+static void program_timeout(tutti *job)
+{
+	static const int list[] = { 0, 1 };
+	tutti *g = NULL;
+
+	CHECK(tutti_group_timeout(job, 2 * SHORT) == 0);
+	CHECK(tutti_group_of(job, list, 2, "g", &g) == 0);
+	CHECK(tutti_group_timeout(job, 0) == 0);
+	if (tutti_rank(job) == 0)
+		CHECK(tutti_barrier(g, NULL) == -ETIMEDOUT);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_timeout(void) { on_wires(program_timeout, 2); }
+
 /* A rank that has joined late is listed by its number in the job. */
 static void program_newcomer(tutti *job)
 {
@@ -264,7 +316,8 @@ static void test_newcomer(void) { on_wires(program_newcomer, 3); }
 static CU_TestInfo tests[] = {
 	{ "lists", test_lists }, { "a group of a group", test_nested }, { "wrong arguments", test_bad },
 	{ "two lists", test_clash }, { "ranks that come late", test_late }, { "a rank leaves", test_leaver },
-	{ "a rank dies", test_death }, { "interrupted", test_interrupted }, { "a newcomer", test_newcomer },
+	{ "a rank dies", test_death }, { "interrupted", test_interrupted },
+	{ "a stopped collector", test_stopped }, { "the timeout", test_timeout }, { "a newcomer", test_newcomer },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "group_of", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
