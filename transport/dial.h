@@ -36,7 +36,7 @@ bool tt_dial_step(struct tt_dial *);
 void tt_dial_watch(struct tt_dial *, uint32_t events);
 void tt_dial_end(struct tt_dial *); /* closes the socket, calls the lookup off; may be called again */
 /* The user whose process has the other end of a connection within this host. -ENOENT: the other end is closed.
- * -EOPNOTSUPP: the kernel says so of no connection. */
+ * -EOPNOTSUPP: the kernel says so of no connection. Any other error, as -EMFILE: the kernel cannot be asked now. */
 int tt_dial_user(const struct tt_dial *, uid_t *user);
 bool tt_dial_within_host(const struct tt_dial *); /* both ends of the connection are on this host */
 

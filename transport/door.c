@@ -312,17 +312,34 @@ static int judge_hello(const struct tt_hello *h, const struct tt_door *d, char *
 	return -EACCES;
 }
 
-/* Without a secret the user is all that tells a rank from a stranger. False: the other end is closed. */
-static bool know_user(struct tt_shake *h)
+/* Without a secret the user is all that tells a rank from a stranger. -ENOENT: the other end is closed. Another error:
+ * the user is not known now, so the other end may be a stranger. */
+static int know_user(struct tt_shake *h)
 {
 	static _Atomic bool told;
-	int err = h->door->has_secret || !h->door->calls->user ? 0 : h->door->calls->user(h, &h->user);
+	bool asks = !h->door->has_secret && h->door->calls->user;
+	int err = asks ? h->door->calls->user(h, &h->user) : 0;
 
-	if (err == -EOPNOTSUPP && !atomic_exchange(&told, true))
-		tt_log(TT_DEBUG, "the kernel does not say which users local connections belong to: without "
+	h->strange = asks && !err && h->user != geteuid();
+	if (err != -EOPNOTSUPP)
+		return err;
+	if (!atomic_exchange(&told, true))
+		tt_log(TT_WARN, "the kernel does not say which users local connections belong to: without "
 		       "TUTTI_SECRET processes of other users may join");
-	h->strange = !err && !h->door->has_secret && h->door->calls->user && h->user != geteuid();
-	return err != -ENOENT;
+	return 0;
+}
+
+/* The initiator may try again. */
+static bool end_unknown(struct tt_shake *h, int err)
+{
+	char why[160] = "it closed the connection in the handshake";
+
+	if (err == -ENOENT && h->accepted)
+		return end_closed(h);
+	if (err != -ENOENT)
+		snprintf(why, sizeof why, "this process cannot ask the kernel for the user at the other end: %s%s",
+		         strerror(-err), err == -EMFILE ? " (ulimit -n)" : "");
+	return tt_shake_give_up(h, -EHOSTUNREACH, why);
 }
 
 /* Does the other end belong to this end's user? The acceptor tells the initiator, which may be too late to ask. */
@@ -332,8 +349,8 @@ static int judge_user(const struct tt_shake *h, const struct tt_hello *hello, ch
 
 	if (!h->strange && !told)
 		return 0;
-	snprintf(why, size, "it is user %u's and this side user %u's: set the same TUTTI_SECRET on both, or use one "
-	         "user", told ? hello->user : h->user, geteuid());
+	snprintf(why, size, "the process at %s runs as user %u, this process as user %u: set the same TUTTI_SECRET on "
+	         "both, or use one user", h->peer->addr, told ? hello->user : h->user, geteuid());
 	return -EACCES;
 }
 
@@ -341,7 +358,7 @@ static bool hear_hello(struct tt_shake *h)
 {
 	const struct tt_door_calls *calls = h->door->calls;
 	struct tt_hello hello;
-	char why[160];
+	char why[256];
 
 	if (h->got < sizeof h->theirs || !tt_hello_unpack(h->theirs, sizeof h->theirs, &hello))
 		return tt_shake_give_up(h, -EPROTO, "it does not speak Tutti");
@@ -351,7 +368,7 @@ static bool hear_hello(struct tt_shake *h)
 	const char *problem = calls->agree ? calls->agree(h) : NULL;
 	if (problem)
 		return tt_shake_give_up(h, -EHOSTUNREACH, problem);
-	bool there = know_user(h);
+	int unknown = know_user(h);
 	if (h->accepted && !say_hello(h)) /* an initiator that does not suit learns why, too */
 		return end_closed(h);
 	int err = judge_hello(&hello, h->door, why, sizeof why);
@@ -359,9 +376,8 @@ static bool hear_hello(struct tt_shake *h)
 		err = judge_user(h, &hello, why, sizeof why);
 	if (err)
 		return tt_shake_give_up(h, err, why);
-	if (!there)
-		return h->accepted ? end_closed(h) :
-		                     tt_shake_give_up(h, -EHOSTUNREACH, "it closed the connection in the handshake");
+	if (unknown)
+		return end_unknown(h, unknown);
 	h->epoch = hello.epoch;
 	h->stage = TT_STAGE_PROOF;
 	return h->accepted || say_proof(h) || end_closed(h);

@@ -92,6 +92,14 @@ static int read_answer(const char *bytes, size_t len, const struct inet_diag_soc
 	return 0;
 }
 
+/* A kernel that does not tell, or not this process: -EOPNOTSUPP. Any other error, as a lack of open files: the same. */
+static int judge_error(int err)
+{
+	bool untold = err == EAFNOSUPPORT || err == EPROTONOSUPPORT || err == EPERM || err == EACCES || err == ENOENT;
+
+	return untold ? -EOPNOTSUPP : -err;
+}
+
 /* Asks the kernel by SOCK_DIAG, which answers at once. */
 static int ask_kernel(const struct ends *e, uid_t *user)
 {
@@ -103,15 +111,14 @@ static int ask_kernel(const struct ends *e, uid_t *user)
 		             .idiag_states = 1u << TCP_ESTABLISHED,
 		             .id.idiag_cookie = { INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE } } };
 	_Alignas(struct nlmsghdr) char answer[1024];
-	int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG), err = -ENOENT;
+	int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG), err;
 
 	if (fd < 0)
-		return -errno;
+		return judge_error(errno);
 	fill_id(&e->own, &ask.about.id.idiag_sport, ask.about.id.idiag_src);
 	fill_id(&e->other, &ask.about.id.idiag_dport, ask.about.id.idiag_dst);
 	ssize_t n = send(fd, &ask, sizeof ask, 0) < 0 ? -1 : recv(fd, answer, sizeof answer, MSG_DONTWAIT);
-	if (n > 0)
-		err = read_answer(answer, (size_t)n, &ask.about.id, user);
+	err = n < 0 ? judge_error(errno) : read_answer(answer, (size_t)n, &ask.about.id, user);
 	close(fd);
 	return err;
 }
@@ -136,22 +143,34 @@ static int look_in_table(const struct ends *e, uid_t *user)
 	unsigned state, uid;
 	int err = -ENOENT;
 
+	if (!f)
+		return judge_error(errno);
 	spell_end(&e->own, own);
 	spell_end(&e->other, other);
-	while (f && err && fgets(line, sizeof line, f))
+	while (err && fgets(line, sizeof line, f))
 		if (sscanf(line, " %*d: %47s %47s %x %*s %*s %*s %u", a, b, &state, &uid) == 4 && !strcmp(a, own) &&
 		    !strcmp(b, other) && state == TCP_ESTABLISHED) {
 			*user = uid;
 			err = 0;
 		}
-	if (f)
-		fclose(f);
+	if (err && ferror(f))
+		err = -EIO;
+	fclose(f);
 	return err;
 }
 
+static bool is_failure(int err) { return err != -ENOENT && err != -EOPNOTSUPP; }
+
+/* -ENOENT: the kernel knows no such connection. -EOPNOTSUPP: the kernel does not tell. Else: it cannot be asked now. */
 static int find_user(const struct ends *e, uid_t *user)
 {
-	return ask_kernel(e, user) ? look_in_table(e, user) : 0;
+	int asked = ask_kernel(e, user), read = asked ? look_in_table(e, user) : 0;
+
+	if (!read)
+		return 0;
+	if (is_failure(asked) || is_failure(read))
+		return is_failure(asked) ? asked : read;
+	return asked == -ENOENT ? asked : read;
 }
 
 int tt_dial_user(const struct tt_dial *d, uid_t *user)
@@ -165,7 +184,11 @@ int tt_dial_user(const struct tt_dial *d, uid_t *user)
 	tt_resolve_unmap(&mine.own);
 	tt_resolve_unmap(&mine.other);
 	theirs = (struct ends){ mine.other, mine.own };
-	if (!find_user(&theirs, user))
-		return 0;
-	return find_user(&mine, &me) ? -EOPNOTSUPP : -ENOENT;
+	int err = find_user(&theirs, user);
+	if (!err || is_failure(err))
+		return err;
+	err = find_user(&mine, &me);
+	if (is_failure(err))
+		return err;
+	return err ? -EOPNOTSUPP : -ENOENT;
 }

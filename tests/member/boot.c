@@ -31,7 +31,7 @@ try {                        /* one process that joins, or tries to */
 	int not_before;       /* rather than late_ms: only when so many others have joined */
 	int after_refused;    /* only when so many others have been refused */
 	unsigned user;         /* not 0: it runs as that user */
-	bool no_netlink;       /* the kernel denies it */
+	int no_netlink;        /* the kernel answers with this error; 0: netlink is there */
 	bool no_proc;          /* /proc is empty; for root */
 	int files, files_most; /* limits on open files, soft and hard; 0: as they are */
 };
@@ -117,14 +117,14 @@ static void use_job(tutti *job, struct outcome *o)
 }
 
 /* As a container's filter of system calls may do. */
-static void deny_netlink(void)
+static void deny_netlink(int err)
 {
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)err),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog program = { TT_COUNT(code), code };
@@ -170,7 +170,7 @@ static void run_child(const struct try *t, struct outcome *o)
 	if (t->no_proc && !hide_proc())
 		abort();
 	if (t->no_netlink)
-		deny_netlink();
+		deny_netlink(t->no_netlink);
 	if (t->user)
 		become_user(t->user);
 	linger_ms = t->linger_ms;
@@ -879,14 +879,14 @@ static void test_users(void)
 		t[0].user = i & 1 ? 65534 : 0;
 		t[1].user = i & 1 ? 0 : 65534;
 		t[0].env[2] = t[1].env[2] = i & 2 ? v6 : boot;
-		t[0].no_netlink = t[1].no_netlink = i & 4;
+		t[0].no_netlink = t[1].no_netlink = i & 4 ? EAFNOSUPPORT : 0;
 		t[0].env[3] = t[1].env[3] = "TUTTI_TIMEOUT=1000";
 		run(t, 2);
 		look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 1 of 2 did not join");
 		look_refused(__LINE__, &board->of[1], -EACCES,
-		             i & 1 ? "it is user 65534's|this side user 0's|TUTTI_SECRET" :
-		                     "it is user 0's|this side user 65534's|TUTTI_SECRET");
-		WANT(strstr(board->of[0].log, i & 1 ? "it is user 0's" : "it is user 65534's"), "rank 0 wrote: %s",
+		             i & 1 ? "runs as user 65534, this process as user 0|TUTTI_SECRET" :
+		                     "runs as user 0, this process as user 65534|TUTTI_SECRET");
+		WANT(strstr(board->of[0].log, i & 1 ? "runs as user 0" : "runs as user 65534"), "rank 0 wrote: %s",
 		     board->of[0].log);
 		t[0].user = t[1].user = i & 1 ? 65534 : 0;
 		t[0].env[3] = t[1].env[3] = NULL;
@@ -898,11 +898,12 @@ static void test_users(void)
 	JOINED(t);
 }
 
-/* Where the kernel says nothing of users, as in some sandboxes, all of them may join. */
+/* Where the kernel says nothing of users, as in some sandboxes, all of them may join, and a warning says so. A lack of
+ * open files is no such silence: nobody whose user is unknown comes in. */
 static void test_unknown_users(void)
 {
 	const char *boot = boot_at(free_port());
-	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, "TUTTI_LOG=debug" } },
+	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot } },
 		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot }, .user = 65534 } };
 
 	if (TT_ASAN || !can_hide_proc()) { /* the leak sanitizer reads /proc */
@@ -910,10 +911,19 @@ static void test_unknown_users(void)
 		return;
 	}
 	for (int i = 0; i < 2; i++)
-		t[i].no_netlink = t[i].no_proc = true;
+		t[i].no_netlink = EAFNOSUPPORT, t[i].no_proc = true;
 	run(t, 2);
 	WANT(board->of[0].summed && board->of[1].summed, "they say: %s; %s", board->of[0].why, board->of[1].why);
 	WANT(strstr(board->of[0].log, "processes of other users may join"), "rank 0 wrote: %s", board->of[0].log);
+	for (int i = 0; i < 2; i++) { /* who lacks files */
+		t[i].no_netlink = EMFILE, t[!i].no_netlink = EAFNOSUPPORT;
+		t[0].env[3] = t[1].env[3] = "TUTTI_TIMEOUT=1000";
+		run(t, 2);
+		look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 1 of 2 did not join");
+		WANT(board->of[1].err && board->of[1].err != -EACCES, "rank 1 says: %s", board->of[1].why);
+		WANT(strstr(i ? board->of[1].why : board->of[0].log, "cannot ask the kernel for the user"),
+		     "they wrote: %s; %s", board->of[0].log, board->of[1].why);
+	}
 }
 
 static void test_boot_addresses(void)
