@@ -14,7 +14,6 @@ static struct {
 	pthread_mutex_t lock;
 	uint64_t held[FILES / WORD];
 	int words; /* no later word has a bit */
-	bool installed;
 } all = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void lock(void) { pthread_mutex_lock(&all.lock); }
@@ -30,14 +29,15 @@ static void close_held(void)
 	unlock();
 }
 
-/* Without a handler, for want of memory, a child keeps the descriptor: heartbeats then tell of the parent's end. */
+/* Before the first descriptor, so that no fork() misses the lock. Without a handler, for want of memory, a child keeps
+ * the descriptors: heartbeats then tell of the parent's end. */
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(lock, unlock, close_held); }
+
 static void note(int fd, bool held)
 {
 	if (fd < 0 || fd >= FILES)
 		return;
 	uint64_t bit = (uint64_t)1 << fd % WORD;
-	if (!all.installed)
-		all.installed = !pthread_atfork(lock, unlock, close_held);
 	all.held[fd / WORD] = held ? all.held[fd / WORD] | bit : all.held[fd / WORD] & ~bit;
 	if (held && all.words <= fd / WORD)
 		all.words = fd / WORD + 1;

@@ -119,6 +119,9 @@ void tt_speaker_add(struct tt_speaker *);
 void tt_speaker_remove(struct tt_speaker *);
 /* The job that this thread, or fiber, has locked or joins. NULL: none; then a line carries the rank of the only job */
 extern _Thread_local const struct tt_speaker *tt_speaker __attribute__((tls_model("initial-exec")));
+/* The job that this thread joins, or whose background thread it is: tt_unlock() returns to that. NULL: none */
+extern _Thread_local const struct tt_speaker *tt_home_speaker __attribute__((tls_model("initial-exec")));
+static inline void tt_speak_for(const struct tt_speaker *s) { tt_speaker = tt_home_speaker = s; }
 int tt_fail(int err, const char *fmt, ...) TT_FORMAT(2, 3); /* stores this thread's sentence; returns err */
 void tt_remember(const char *sentence); /* stores a sentence that another thread has made */
 const char *tt_why(void);               /* this thread's last sentence; "": none */

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 static _Thread_local struct tt_sentence last_error;
-_Thread_local const struct tt_speaker *tt_speaker;
+_Thread_local const struct tt_speaker *tt_speaker, *tt_home_speaker;
 
 enum {
 	QUEUE = 256,         /* lines that wait */
@@ -32,9 +32,8 @@ static struct { /* of the process; zeroed is ready */
 	unsigned lost;               /* lines that found the queue full */
 	size_t written;              /* bytes of the oldest line that stderr has taken */
 	uint64_t tried;              /* the time of the last tt_log_flush() */
-	bool taken;                  /* the program takes the lines ... */
+	_Atomic bool taken;          /* the program takes the lines ... */
 	int bell;                    /* ... and this eventfd is readable while lines wait */
-	bool forks;                  /* forget_all() is registered */
 	struct tt_speaker *speakers; /* the jobs of this process */
 } queue;
 static _Atomic bool stuck; /* lines wait for stderr. Read without the lock */
@@ -132,16 +131,14 @@ static void forget_all(void)
 	queue.written = 0;
 	queue.taken = false;
 	queue.speakers = NULL;
-	tt_speaker = NULL;
+	tt_speak_for(NULL);
 	atomic_store(&stuck, false);
 }
 
-static void take_lock(void)
-{
-	tt_ticket_lock_take(&queue.lock);
-	if (!queue.forks)
-		queue.forks = !pthread_atfork(NULL, NULL, forget_all);
-}
+/* Before the first line, so that no child inherits the lock from a thread that logs this line. */
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_all); }
+
+static void take_lock(void) { tt_ticket_lock_take(&queue.lock); }
 
 static void release_lock(void)
 {
@@ -272,8 +269,8 @@ int tutti_log_open(void)
 	take_lock();
 	taken = queue.taken ? queue.bell : -1;
 	if (taken < 0) {
+		queue.bell = fd; /* first, as a child of a fork at this moment closes the bell if the lines are taken */
 		queue.taken = true;
-		queue.bell = fd;
 		queue.written = 0;
 		if (queue.first != queue.next)
 			ring();
@@ -308,9 +305,9 @@ int tutti_log_next(tutti_log_line *line)
 void tutti_log_close(void)
 {
 	take_lock();
-	if (queue.taken)
+	/* Clear first: a child of a fork at this moment must not close another file that gets the bell's number. */
+	if (atomic_exchange(&queue.taken, false))
 		close(queue.bell);
-	queue.taken = false;
 	write_lines();
 	release_lock();
 }

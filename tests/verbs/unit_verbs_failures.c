@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 /* ---- completions ---- */
 
@@ -1444,6 +1445,46 @@ static void test_leaks(void)
 	free(names);
 }
 
+/* ---- fork ---- */
+
+static bool has_files(const int *fds, int n) /* a child of fork() */
+{
+	int status;
+	pid_t child = fork();
+
+	if (child == 0) {
+		int open = 0;
+		for (int i = 0; i < n; i++)
+			open += fcntl(fds[i], F_GETFD) >= 0;
+		_exit(open);
+	}
+	CU_ASSERT_FATAL(waitpid(child, &status, 0) == child && WIFEXITED(status));
+	CU_ASSERT(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == n);
+	return WEXITSTATUS(status);
+}
+
+/* A child has none of the adapter's files. When the net is closed, other files of these numbers are the program's. */
+static void test_fork(void)
+{
+	int fds[4], n = 0;
+
+	open_nets(1);
+	const struct tt_verbs *v = (const struct tt_verbs *)nets[0].net;
+	fds[n++] = v->wakes->fd;
+	fds[n++] = v->device->async_fd;
+	if (v->device->cmd_fd >= 0) /* the fake has none */
+		fds[n++] = v->device->cmd_fd;
+	if (v->events)
+		fds[n++] = v->events->fd;
+	CU_ASSERT_FALSE(has_files(fds, n));
+	close_nets();
+	for (int i = 0; i < n; i++)
+		CU_ASSERT_FATAL(dup2(STDERR_FILENO, fds[i]) == fds[i]);
+	CU_ASSERT_TRUE(has_files(fds, n));
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+}
+
 static CU_TestInfo failure_tests[] = {
 	{ "completions", test_completions }, { "asyncs", test_asyncs }, { "links", test_links },
 	{ "removal", test_removal }, { "refused", test_refused }, { "mtu", test_mtu },
@@ -1458,7 +1499,7 @@ static CU_TestInfo failure_tests[] = {
 	{ "choice", test_choice }, { "networks", test_networks }, { "passed over", test_passed_over },
 	{ "anew", test_anew }, { "named", test_named },
 	{ "room", test_room }, { "starved", test_starved }, { "patience", test_patience },
-	{ "retries", test_retries }, { "leaks", test_leaks }, CU_TEST_INFO_NULL,
+	{ "retries", test_retries }, { "leaks", test_leaks }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "failures", NULL, NULL, NULL, NULL, failure_tests }, CU_SUITE_INFO_NULL };
 

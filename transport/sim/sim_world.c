@@ -50,7 +50,7 @@ struct tt_sim_fiber {
 	struct tt_sim_fiber *joiner, *older, *spare;
 	char *why;             /* tt_why() while the fiber does not run, ... */
 	struct tt_hook hook;   /* ... its tt_hook ... */
-	const struct tt_speaker *speaker; /* ... and its tt_speaker */
+	const struct tt_speaker *speaker, *home_speaker; /* ... its tt_speaker, and its tt_home_speaker */
 	unsigned idle, naps;   /* calls of progress() in vain; sleeps of a program that gets nowhere */
 	bool runnable, ended, joined, late;
 	int valgrind_id;
@@ -191,6 +191,7 @@ static void keep_own(struct tt_sim_fiber *f)
 
 	f->hook = tt_hook;
 	f->speaker = tt_speaker;
+	f->home_speaker = tt_home_speaker;
 	if (!*why || (f->why && !strcmp(f->why, why)))
 		return;
 	free(f->why);
@@ -203,6 +204,7 @@ static void restore_own(struct tt_sim_fiber *f)
 
 	tt_hook = f->hook;
 	tt_speaker = f->speaker;
+	tt_home_speaker = f->home_speaker;
 	if (strcmp(mine, tt_why()))
 		tt_remember(mine);
 }
@@ -427,7 +429,7 @@ static struct tt_sim_fiber *start_fiber(struct tt_sim_world *w, struct tt_sim_ra
 	f->ended = f->joined = f->late = false;
 	f->idle = f->naps = 0;
 	f->hook = (struct tt_hook){ 0 };
-	f->speaker = NULL;
+	f->speaker = f->home_speaker = NULL;
 	f->fake_stack = NULL;
 	tt_list_init(&f->node);
 	free(f->why);
