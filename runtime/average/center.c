@@ -329,7 +329,7 @@ static void release_center(struct tt_handle *h)
 
 static void hold(struct tutti_center *c)
 {
-	static const struct tt_handle_kind kind = { .release = release_center };
+	static const struct tt_handle_kind kind = { .release = release_center, .noun = "center" };
 
 	tt_lock(c->job);
 	tt_handle_hold(&c->handle, c->job, &kind);

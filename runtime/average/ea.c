@@ -143,7 +143,7 @@ static void release_ea(struct tt_handle *h)
 static int open_ea(tutti *group, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags,
                    tutti_ea **out)
 {
-	static const struct tt_handle_kind kind = { .release = release_ea };
+	static const struct tt_handle_kind kind = { .release = release_ea, .noun = "elastic average" };
 	struct tutti_ea *ea;
 	int err;
 

@@ -179,7 +179,7 @@ static void release_gossip(struct tt_handle *h)
 
 static void hold(struct tutti_gossip *g)
 {
-	static const struct tt_handle_kind kind = { orphan_gossip, release_gossip };
+	static const struct tt_handle_kind kind = { orphan_gossip, release_gossip, "gossip" };
 
 	tt_lock(g->job);
 	tt_handle_hold(&g->handle, g->job, &kind);

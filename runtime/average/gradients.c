@@ -94,7 +94,7 @@ static void release_gradients(struct tt_handle *h)
 
 static int open_gradients(tutti *group, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **out)
 {
-	static const struct tt_handle_kind kind = { .release = release_gradients };
+	static const struct tt_handle_kind kind = { .release = release_gradients, .noun = "gradients" };
 	struct tutti_gradients *g = calloc(1, sizeof *g);
 	int err;
 

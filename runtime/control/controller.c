@@ -22,7 +22,7 @@ static void release_controller(struct tt_handle *);
 
 static int open_controller(tutti *group, const char *name, int controller, tutti_controller **out)
 {
-	static const struct tt_handle_kind kind = { .release = release_controller };
+	static const struct tt_handle_kind kind = { .release = release_controller, .noun = "controller" };
 	tutti_controller *c = calloc(1, sizeof *c);
 	int err;
 

@@ -92,7 +92,7 @@ static void release_queue(struct tt_handle *);
 
 static int open_queue(tutti *group, const char *name, int producer, size_t bytes, int depth, tutti_queue **out)
 {
-	static const struct tt_handle_kind kind = { .release = release_queue };
+	static const struct tt_handle_kind kind = { .release = release_queue, .noun = "queue" };
 	tutti_queue *q = calloc(1, sizeof *q);
 	int err;
 

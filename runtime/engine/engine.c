@@ -73,7 +73,7 @@ void tt_unlock(struct tt_job *job)
 	if (job->engine.news)
 		wake_the_ready(&job->engine);
 	alert_sleepers(job);
-	tt_speaker = NULL;
+	tt_speaker = tt_home_speaker;
 	tt_ticket_lock_release(&job->engine.lock);
 }
 
@@ -324,11 +324,12 @@ static int poll_hook(struct tt_job *job)
 
 static int wait_in_slices(struct tt_job *job, struct tt_waiter *me, uint64_t deadline)
 {
+	uint64_t now = tt_now();
 	int err;
 
 	if (tt_hook.running)
 		return tt_fail(-EINVAL, "the function of tutti_on_wait waits: it must not call Tutti");
-	if (tt_now() >= tt_hook.next) /* so that what has come already is seen before the hook is asked */
+	if (now < deadline && now >= tt_hook.next) /* so that what has come already is seen before the hook is asked */
 		tt_progress(job);
 	while ((err = wait(job, me, tt_hook_due(deadline))) == -ETIMEDOUT) {
 		if (tt_now() >= deadline || (err = poll_hook(job)))
@@ -338,10 +339,13 @@ static int wait_in_slices(struct tt_job *job, struct tt_waiter *me, uint64_t dea
 	return err == -EINTR && me->ready(me->arg) ? 0 : err;
 }
 
-static int say_ended(int err)
+static int say_ended(const struct tt_users *users)
 {
+	int err = users->err;
+
 	if (err == -ESTALE)
-		return tt_fail(err, "this process closes what the call waits on");
+		return tt_fail(err, "this process closes the %s on which the call waits",
+		               users->noun ? users->noun : "handle");
 	return tt_fail(err, "this process leaves the job while the call waits");
 }
 
@@ -355,7 +359,7 @@ int tt_wait_for(struct tt_job *job, struct tt_users *users, bool (*ready)(void *
 		users->count++;
 	err = tt_hook_is_set() ? wait_in_slices(job, &me, deadline) : wait(job, &me, deadline);
 	go_out(job, users);
-	return users && users->err && err == users->err ? say_ended(err) : err;
+	return users && users->err && err == users->err ? say_ended(users) : err;
 }
 
 int tt_await(struct tt_job *job, struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t timeout,
@@ -440,7 +444,7 @@ static void run_background(void *arg)
 	struct tt_job *job = arg;
 	struct tt_engine *e = &job->engine;
 
-	tt_speaker = &job->speaker;
+	tt_speak_for(&job->speaker);
 	tt_ticket_lock_take(&e->lock);
 	while (!e->stopping) {
 		e->errand = false;

@@ -127,6 +127,7 @@ static inline bool tt_timer_runs(const struct tt_timer *t) { return t->link.next
 struct tt_users { /* of a handle: the calls inside it. A call that ends or frees the handle wakes them and waits */
 	unsigned count;
 	int err;                    /* what their waits return from now on: -ESHUTDOWN, -ESTALE; 0: the handle lives */
+	const char *noun;           /* what the handle is, for sentences; NULL: "handle" */
 };
 
 struct tt_waiter { /* a thread in tt_wait_until or tt_wait_for */
@@ -374,6 +375,7 @@ struct tt_handle;
 struct tt_handle_kind {
 	void (*orphan)(struct tt_handle *);   /* the job ends: gives back what is the job's. NULL: nothing is */
 	void (*release)(struct tt_handle *);  /* frees what is left, the handle too */
+	const char *noun;                     /* "window" */
 };
 struct tt_handle { /* part of what the program holds */
 	struct tt_list link;         /* in job->handles */

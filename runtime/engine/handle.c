@@ -19,7 +19,7 @@ int tt_begin(struct tt_job *job)
 
 void tt_handle_hold(struct tt_handle *h, struct tt_job *job, const struct tt_handle_kind *kind)
 {
-	*h = (struct tt_handle){ .job = job, .kind = kind };
+	*h = (struct tt_handle){ .job = job, .kind = kind, .users.noun = kind->noun };
 	tt_list_append(&job->handles, &h->link);
 	job->held++;
 }
@@ -31,7 +31,8 @@ int tt_users_enter(struct tt_job *job, struct tt_users *users)
 	if (err || (err = tt_begin(job)))
 		return err;
 	if (users->err) {
-		err = tt_fail(users->err, "another thread of this process closes what this call is about");
+		err = tt_fail(users->err, "another thread of this process closes the %s of this call",
+		              users->noun ? users->noun : "handle");
 	} else {
 		users->count++;
 		job->inside++;

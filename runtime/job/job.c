@@ -470,6 +470,7 @@ static int set_up_anew(struct tt_job **job, struct tt_launch *launch)
 
 	tt_log(TT_INFO, "joining begins again: %s", tt_why());
 	memset(&(*job)->settings, 0, sizeof settings);
+	tt_speak_for(NULL);
 	leave_job(*job);
 	*job = NULL;
 	tt_speaker = NULL;
@@ -482,7 +483,7 @@ static int set_up_anew(struct tt_job **job, struct tt_launch *launch)
 		return err;
 	}
 	(*job)->settings = settings;
-	tt_speaker = &(*job)->speaker;
+	tt_speak_for(&(*job)->speaker);
 	err = take_launch(*job, launch);
 	return err ? err : set_up(*job, launch);
 }
@@ -495,7 +496,7 @@ int tutti_join(const tutti_config *config, tutti **out)
 
 	if ((err = tt_given(out, "tutti_join: job")) || (err = new_job(&job)))
 		return err;
-	tt_speaker = &job->speaker;
+	tt_speak_for(&job->speaker);
 	err = resolve_settings(job, config, &launch);
 	if (!err) {
 		launch.over = choose_meeting(&job->settings, &launch);
@@ -503,7 +504,7 @@ int tutti_join(const tutti_config *config, tutti **out)
 	}
 	while (err && job && tt_members(job)->begin_again)
 		err = set_up_anew(&job, &launch);
-	tt_speaker = NULL;
+	tt_speak_for(NULL);
 	tt_launch_free(&launch);
 	if (!err)
 		err = tt_signal_begin(job);
@@ -627,7 +628,7 @@ void tutti_leave(tutti *group)
 	struct tt_sentence last = tt_last_sentence();
 
 	if (!group || !*group->job->here)
-		return; /* it was left before, or a fork's child calls, which owns nothing of the job */
+		return; /* a group whose job was left before, or a fork's child calls, which owns nothing of the job */
 	leave_job(group->job);
 	tt_remember(last.text);
 }

@@ -69,7 +69,7 @@ static void release_group(struct tt_handle *h)
 
 void tt_group_hold(struct tutti *g)
 {
-	static const struct tt_handle_kind kind = { .release = release_group };
+	static const struct tt_handle_kind kind = { .release = release_group, .noun = "group" };
 
 	tt_handle_hold(&g->handle, g->job, &kind);
 }

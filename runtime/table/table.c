@@ -342,7 +342,7 @@ static void orphan_table(struct tt_handle *h)
 
 static void hold(struct tutti_table *t)
 {
-	static const struct tt_handle_kind kind = { orphan_table, release_table };
+	static const struct tt_handle_kind kind = { orphan_table, release_table, "table" };
 
 	tt_lock(t->job);
 	tt_handle_hold(&t->handle, t->job, &kind);

@@ -530,7 +530,7 @@ static void orphan_window(struct tt_handle *h) { end_window(tt_container_of(h, s
 /* The program has it from now on. */
 static void hold(struct tutti_window *w, const tutti *at, int *ranks, uint32_t *epochs)
 {
-	static const struct tt_handle_kind kind = { orphan_window, release_window };
+	static const struct tt_handle_kind kind = { orphan_window, release_window, "window" };
 
 	w->rank_of = ranks;
 	w->epoch_of = epochs;

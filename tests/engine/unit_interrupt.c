@@ -36,6 +36,12 @@ static int stop_at(void *arg)
 	return now >= s->at;
 }
 
+static int stop_ready(void *arg)
+{
+	*(bool *)arg = true;
+	return 1;
+}
+
 static int wait_with(tutti *job, struct tt_users *users, uint64_t timeout_ms)
 {
 	bool no = false;
@@ -65,7 +71,23 @@ static void interrupt(tutti *job)
 	CHECK(tt_wait_for(job->job, NULL, never, &yes, TT_NEVER) == 0);
 	tt_unlock(job->job);
 	s.calls = 0;
+	pass_time(TT_MS);
 	CHECK(wait_with(job, NULL, LATE) == -EINTR && s.calls == 1);
+	CHECK(!tt_world || job->job->engine.looked == tt_now());
+
+	/* a wait whose time is over neither looks nor asks */
+	s.calls = 0;
+	pass_time(25 * TT_MS);
+	CHECK(wait_with(job, NULL, 0) == -ETIMEDOUT && s.calls == 0);
+	CHECK(!tt_world || job->job->engine.looked != tt_now());
+
+	/* what is there when the hook has said stop is found */
+	yes = false;
+	tutti_on_wait(stop_ready, &yes);
+	tt_lock(job->job);
+	CHECK(tt_wait_for(job->job, NULL, never, &yes, TT_NEVER) == 0 && yes);
+	tt_unlock(job->job);
+	tutti_on_wait(stop_at, &s);
 
 	s.at = TT_NEVER; /* it says nothing: the wait has its own end */
 	CHECK(wait_with(job, NULL, 70) == -ETIMEDOUT);
@@ -124,6 +146,7 @@ struct thread {
 	int result;
 	atomic_bool waits;
 	uint64_t took;
+	char why[80];
 	struct tt_task *task;
 };
 
@@ -139,6 +162,7 @@ static void wait_in_thread(void *arg)
 	t->waits = true;
 	t->result = wait_with(t->job, t->users, t->hooked || t->users ? LATE : 3 * SOON);
 	t->took = tt_now() - begun;
+	snprintf(t->why, sizeof t->why, "%s", tutti_why());
 	tutti_on_wait(NULL, NULL);
 }
 
@@ -184,7 +208,9 @@ static void end_users(tutti *job)
 		for (int k = 0; k < 2; k++) {
 			tt_join(t[k].task);
 			CHECK(t[k].result == users.err || (t[k].hooked && t[k].result == -EINTR));
-			CHECK(t[k].took < LATE / 2 * TT_MS);
+			CHECK(t[k].took < (tt_world ? SOON : LATE / 2) * TT_MS);
+			const char *words = i < 2 ? "closes the handle" : "leaves the job";
+			CHECK(t[k].result == -EINTR || strstr(t[k].why, words));
 		}
 	}
 }
