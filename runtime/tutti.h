@@ -136,7 +136,8 @@ tutti_config tutti_config_defaults(void);
  * launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti run` sets them), torchrun's variables, or TUTTI_CONFIG;
  * with none of these the process is a job of one, which nobody can join.
  * Blocks until every rank has joined (with a node list: not at all). -ETIMEDOUT after TUTTI_TIMEOUT. A connection that
- * ends without a word, as of a job that is about to leave, is made again until then. A refusal is final.
+ * ends without a word, as of a job that is about to leave, is made again until then. A refusal is final. -EINTR:
+ * nothing is left; the program may call again, except under PMIx or PMI2, which serve a process once (-ENOTSUP).
  * Raises this process's soft limit on open files to the hard limit, at most to 524,288.
  *
  * A job may begin with one rank: rank 0 of `ranks` 1 listens at `boot`, and returns -EADDRINUSE at once if another
@@ -147,9 +148,11 @@ tutti_config tutti_config_defaults(void);
  *
  * A rank that joins a job under way can use all windows at once, with tutti_job. For collectives IT IS A GROUP OF ITS
  * OWN, of one rank, until the others call tutti_group_grow: a program that does not ask tutti_late goes on alone. */
-int tutti_join(const tutti_config *, tutti **job); /* -EINTR: nothing is left. PMIx's own calls ask no hook */
+int tutti_join(const tutti_config *, tutti **job); /* PMIx's own calls ask no hook */
 /* Leaves the job, whichever of its groups is named: ends the waits of other threads (see "Closing" above), finishes
- * what was started, tells the others, and frees the job. NULL is allowed, and so is a group whose job was left before.
+ * what was started, tells the others, and frees the job. The job's own handles, which tutti_join and tutti_job gave,
+ * end with this call, and no later call may take them. NULL is allowed, and so is a group of the program's own (from
+ * tutti_group_split, say) whose job was left before.
  * Blocks until what was started has ended, each operation in its own time, and the others have hung up, for about
  * TUTTI_SILENCE at most. */
 void tutti_leave(tutti *); /* the thread's hook ends the wait: this rank hangs up at once */

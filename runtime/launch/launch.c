@@ -420,8 +420,8 @@ int tt_launch_exchange(struct tt_settings *s, struct tt_launch *b, const char *w
 	if (!b->exchanges)
 		return 0;
 	if (b->by->once && used == b->by)
-		return tt_fail(-ENOTSUP, "this process has joined a job before, and %s serves the first alone: set "
-		               "TUTTI_BOOT=HOST:PORT, where rank 0 listens, to join again", b->by->name);
+		return tt_fail(-ENOTSUP, "this process has begun to join a job before, and %s serves the first alone: "
+		               "set TUTTI_BOOT=HOST:PORT, where rank 0 listens, to join again", b->by->name);
 	used = b->by;
 	if (b->rank == 0)
 		make_blob(s, b, why, blob);

@@ -203,8 +203,8 @@ bool tt_rendezvous_retry(struct tt_member *m, uint64_t patience)
 	return true;
 }
 
-/* Where all ranks of the table are. Of ranks that came since, news come. A newcomer is none of the ranks that it knows
- * at first, and its sponsor may not be one, either. */
+/* Does this rank know the addresses of all ranks of the table? News bring the addresses of ranks that join later. A
+ * newcomer also waits for its number, and for a table that has its sponsor. */
 static bool is_known(const struct tt_job *job)
 {
 	const struct tt_members *all = tt_members(job);

@@ -143,7 +143,7 @@ part_placement() {
 
 part_again() {
 	for kind in pmix pmi2; do
-		refused "joined a job before, and $kind serves the first alone: set TUTTI_BOOT" \
+		refused "begun to join a job before, and $kind serves the first alone: set TUTTI_BOOT" \
 			login srun --mpi=$kind -N1 -n2 $ranks again
 	done
 	login srun --mpi=none -N2 -n2 $ranks again > said 2>&1 || { cat said; fail "twice without PMI"; }
