@@ -58,6 +58,14 @@ test_boot_socket() { # it listens on TUTTI_BOOT, and is rank 0's alone
 	check "status 0" is $status 0
 }
 
+test_listens() { # where no address takes the socket, it must not listen on all interfaces
+	name="tests/tools/listens"
+	"${tutti%/*}/tests/tools/listens" > out 2> err
+	status=$?
+	check "status 0" is $status 0
+	check "fails elsewhere" has out '^192.0.2.1: -1, listens: 0$'
+}
+
 test_secret() {
 	run -n 2 sh -c 'echo secret ${TUTTI_SECRET:-none}'
 	if "$tutti" info --json | grep -q '"libsodium": true'; then
@@ -557,6 +565,6 @@ test_info() {
 	check "is named" has err nowhere.conf
 }
 
-run_tests "environment boot_socket secret job_name default_number output lines_stay_whole input signal_state failure grace
+run_tests "environment boot_socket listens secret job_name default_number output lines_stay_whole input signal_state failure grace
 	keep_going survive server table exec refusals limits signals stats_signal background stop stopped late_rank_0
 	evicted evicted_again rendezvous killed again leftovers broken_output info" "$@"

@@ -134,9 +134,9 @@ int tt_run_listen(int fd, struct sockaddr *at, socklen_t size)
 		tt_entropy(&chance, sizeof chance);
 		*port = i < 99 ? htons((uint16_t)(20000 + chance % 12000)) : 0;
 		if (!bind(fd, at, size))
-			break;
+			return listen(fd, SOMAXCONN) || getsockname(fd, at, &size) ? -1 : 0;
 	}
-	return listen(fd, SOMAXCONN) || getsockname(fd, at, &size) ? -1 : 0;
+	return -1; /* listen() would bind the socket to all interfaces */
 }
 
 /* Rank 0 inherits the socket: the port is reserved from now on, and other ranks' connects wait for rank 0. */
