@@ -1,6 +1,6 @@
 #!/bin/sh
-# bootstrap.sh - ./bootstrap lists and installs packages; the full check runs failed tests once more; what check-slurm and
-# check-verbs need is built. Packages, tests and failures are made up.
+# bootstrap.sh - ./bootstrap lists and installs packages; the full check runs failed tests once more; what check-slurm
+# and check-verbs need is built. Packages, tests and failures are made up.
 set -u
 [ "${1:-}" = bounded ] || exec timeout -k 10 200 sh "$0" bounded "$@"
 shift
@@ -140,6 +140,7 @@ races) echo 'WARNING: ThreadSanitizer: data race' ;;
 leaks) echo '==9==ERROR: LeakSanitizer: detected memory leaks' ;;
 overflows) echo 'x.c:3:1: runtime error: signed integer overflow' ;;
 loses) echo 'rank 1 ended with status 0x8b' ;;
+hangs) exit 124 ;; # as `timeout` ends
 esac
 exit 1
 end
@@ -179,7 +180,7 @@ test_flaky() {
 
 test_never_flaky() {
 	write_failing
-	for kind in dies reports races leaks overflows loses; do
+	for kind in dies reports races leaks overflows loses hangs; do
 		make_tree $kind
 		full=yes name="one that $kind"
 		check_in built > out 2>&1
@@ -247,7 +248,8 @@ test_parts() {
 	printf 'check-slurm:\n\t@echo "$(PARTS)" > parts\n' > build/Makefile
 	name="parts" status=
 	echo 'not as it should be' > wrote
-	check "they pass then" passes parts_end 'one      3 s  FAILED (1)' 'fine     3 s  passed' 'two     10 s  FAILED (2)'
+	check "they pass then" passes parts_end 'one      3 s  FAILED (1)' 'fine     3 s  passed' \
+		'two     10 s  FAILED (2)'
 	check "those alone are run" is "$(cat build/parts)" 'one two'
 	check "they are named" is "$flaky" ' slurm-one slurm-two'
 	check "their first logs stay" has build/slurm-one.first.log 'not as it should be'

@@ -3,7 +3,7 @@
 #
 # A test that fails in the full check is run once more, alone: on a busy machine some tests fail for want of time. If it
 # passes then, it counts as passed, the line FLAKY names it, and its first log stays, as NAME.first.log. The report of a
-# sanitizer or of valgrind, and a death by a signal, are no noise: such a test has failed.
+# sanitizer or of valgrind, a death by a signal, and a test that hangs, are no noise: such a test has failed.
 
 passed=0 failed=0 skipped=0 flaky='' full=no # full: tests that fail are run once more
 
@@ -22,7 +22,8 @@ show_failures() { # directory
 	done
 	for trs in "$1"/tests/*.trs "$1"/tests/*/*.trs; do
 		if grep -q '^:test-result: SKIP' "$trs"; then
-			say "skipped $(basename "${trs%.trs}"): $(sed -n 's/^SKIPPED: //p' "${trs%.trs}.log" | tail -n 1)"
+			why=$(sed -n 's/^SKIPPED: //p' "${trs%.trs}.log" | tail -n 1)
+			say "skipped $(basename "${trs%.trs}"): $why"
 		fi
 	done
 }
@@ -33,8 +34,10 @@ many=10 # so many failures in one build are no noise
 
 never_noise='(Address|Leak|Memory|Thread|UndefinedBehavior)Sanitizer|runtime error:|^==[0-9]+==|'\
 'Segmentation fault|Aborted|core dumped|Bus error|Illegal instruction|Floating point exception|'\
-'SIG(ABRT|BUS|FPE|ILL|SEGV|TRAP)|signal (4|5|6|7|8|11)([^0-9]|$)|exit status: (12[89]|1[3-9][0-9]|2[0-9][0-9])|'\
-'status 0x(8?[1-9a-f]|1700|4200)([^0-9a-f]|$)' # of waitpid(): a signal; the leak checker's 23, the thread sanitizer's 66
+'SIG(ABRT|BUS|FPE|ILL|SEGV|TRAP)|signal (4|5|6|7|8|11)([^0-9]|$)|exit status: (12[489]|1[3-9][0-9]|2[0-9][0-9])|'\
+'status 0x(8?[1-9a-f]|1700|4200)([^0-9a-f]|$)'
+# 124: `timeout` has ended a test that hangs. 0x is of waitpid():
+# a signal, the leak checker's 23, or the thread sanitizer's 66.
 
 may_be_noise() { # log of a failure
 	[ -s "$1" ] && ! grep -q -a -E "$never_noise" "$1"
@@ -160,7 +163,8 @@ check_threads() {
 	wrapper=
 }
 
-under_valgrind() { # test programs, one after the other; it minds a test that asks for more memory than there is, and some tests take too long
+# Valgrind minds a test that asks for more memory than there is, and some tests take too long.
+under_valgrind() { # test programs, one after the other
 	for program; do
 		words=
 		[ $program != unit_collectives ] || words='wrong'
@@ -168,8 +172,9 @@ under_valgrind() { # test programs, one after the other; it minds a test that as
 		[ $program != unit_table ] || words='wrong back'
 		[ $program != unit_runtime ] || words='windows engine deadlines'
 		# shellcheck disable=SC2086
-		(cd build && exec valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect \
-			--fair-sched=yes --suppressions="$top/tests/valgrind.supp" ./tests/*/"$program" $words) \
+		(cd build && exec valgrind -q --error-exitcode=9 --leak-check=full \
+			--errors-for-leak-kinds=definite,indirect --fair-sched=yes \
+			--suppressions="$top/tests/valgrind.supp" ./tests/*/"$program" $words) \
 			> "$scratch/$program" 2>&1 < /dev/null
 		echo $? > "$scratch/$program.status"
 	done
@@ -177,7 +182,7 @@ under_valgrind() { # test programs, one after the other; it minds a test that as
 
 is_clean() { [ "$(cat "$scratch/$1.status")" -eq 0 ]; } # test program, after under_valgrind
 is_clean_again() {
-	[ "$(cat "$scratch/$1.status")" -lt 128 ] && may_be_noise "$scratch/$1" || return 1
+	[ "$(cat "$scratch/$1.status")" -lt 124 ] && may_be_noise "$scratch/$1" || return 1
 	mv "$scratch/$1" "build/valgrind-$1.first.log"
 	under_valgrind "$1"
 	cat "$scratch/$1" >> "$log"

@@ -179,7 +179,8 @@ check_objects() { # build tree
 
 # The longest line is one of 120 columns. Of pages the rows of tables may be longer. UTF-8 has one column a character.
 check_width() {
-	files -name '*.[ch]' -o -name '*.md' -o -name Makefile.am |
+	files -name '*.[ch]' -o -name '*.md' -o -name Makefile.am -o -path ./bootstrap -o -path ./.ci/run \
+		-o -path ./tests/check.sh -o -path ./tests/bootstrap.sh |
 		xargs awk '
 			FILENAME ~ /\.md$/ && (FNR == 1 || /^```/) { code = FNR == 1 ? /^```/ : !code }
 			FILENAME ~ /\.md$/ && (code || /^\|/) { next }
@@ -307,6 +308,7 @@ make_bad_tree() {
 	put runtime/cellar/deep.c 'int tt_y;\n'
 	put runtime/launch/config.c 'char *f(void) { return "/ho''me/somebody/tutti.conf"; }\n'
 	put runtime/launch/wide.c '/* %121s */\n' x
+	put bootstrap '\n# %119s\n' x
 	put tests/wide.c '\t/* é%106s */\n/* é%113s */\n' x
 	put docs/wide.md '| %121s |\n%121s\n' x
 	put transport/transport.h '#include <stdint.h>\n'
@@ -364,6 +366,7 @@ runtime/member/news.c:1: .* does not write on stdout
 runtime/member/connection.c:1: .* getenv is
 runtime/engine/place.c:1: .* have no getcpu
 runtime/launch/config.c:1:.* a path of one machine
+bootstrap:2: a line of 121 columns
 runtime/launch/wide.c:1: a line of 127 columns
 tests/wide.c:1: a line of 121 columns
 docs/wide.md:2: a line of 121 columns

@@ -9,9 +9,10 @@
  *      member -- WITHDRAW {number} --------------------------------> collector, which answers with one of these two
  *
  * The collector alone decides, so a call that gives up (timeout, interrupt, death of a member) withdraws, and then ends
- * as the collector says. A call that gets no answer soon ends all the same. If the collector makes the group later, this
- * rank resigns from the group (REVOKE). Two lists under one name may have different collectors, which would never hear of each other.
- * So a collector tells its list to its members. A member that has given another list tells both collectors.
+ * as the collector says. A call that gets no answer soon ends all the same. If the collector makes the group later,
+ * this rank resigns from the group (REVOKE). Two lists under one name may have different collectors, which would never
+ * hear of each other. So a collector tells its list to its members. A member that has given another list tells both
+ * collectors.
  *
  *      member <- CALLING {number, hash, list, name} ---------------- collector
  *      member -- CLASH {number, of the JOIN or the CALLING, other rank, why} --> a collector
@@ -424,8 +425,9 @@ static void take_join(struct tt_member *from, struct tt_pack *p)
 	}
 	if (count_requests(from) >= REQUESTS_MAX || !(r = malloc(sizeof *r))) {
 		char why[WHY];
-		snprintf(why, sizeof why, "group \"%.60s\": %s keeps %d calls of this rank that it has not called: no more",
-		         got.name, tt_member_label(tt_member(from->job, from->job->rank)).text, REQUESTS_MAX);
+		snprintf(why, sizeof why, "group \"%.60s\": %s keeps %d calls of this rank that it has not called: "
+		         "no more", got.name, tt_member_label(tt_member(from->job, from->job->rank)).text,
+		         REQUESTS_MAX);
 		say_refused(from, got.number, -EAGAIN, why);
 		return;
 	}

@@ -234,8 +234,8 @@ static void program_interrupted(tutti *job)
 
 static void test_interrupted(void) { on_wires(program_interrupted, 3); }
 
-/* The collector is stopped: a member's call ends all the same. If the collector makes the group later, it finds that the
- * member has gone on. */
+/* The collector is stopped: a member's call ends all the same. If the collector makes the group later, it finds that
+ * the member has gone on. */
 static void program_stopped(tutti *job)
 {
 	static const int list[] = { 0, 1 };
