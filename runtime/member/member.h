@@ -166,11 +166,13 @@ struct tt_members { /* the room's own struct in a job */
 	int notified_count;
 };
 static inline struct tt_members *tt_members(const struct tt_job *job) { return job->own[TT_MEMBER_SLOT]; }
+static inline struct tt_member *tt_member_at(const struct tt_members *all, int rank)
+{
+	return rank < all->launched ? &all->of[rank] : &all->more[rank - all->launched];
+}
 static inline struct tt_member *tt_member(const struct tt_job *job, int rank)
 {
-	const struct tt_members *all = tt_members(job);
-
-	return rank < all->launched ? &all->of[rank] : &all->more[rank - all->launched];
+	return tt_member_at(tt_members(job), rank);
 }
 
 /* Makes a higher room's struct in a member, zeroed, unless it exists. NULL: no memory. */

@@ -825,7 +825,7 @@ void tt_window_let_go(struct tutti_window *w, int rank)
 static bool act_there(struct remote *r, const struct call *c)
 {
 	struct tt_job *job = r->window->job;
-	struct tt_member *m = &r->window->members->of[c->rank];
+	struct tt_member *m = tt_member_at(r->window->members, c->rank);
 	bool get = c->kind == TT_GET, done = true;
 	tutti_stat_kind kind = get ? TUTTI_STAT_GET : c->slot >= 0 ? TUTTI_STAT_NOTIFY : TUTTI_STAT_PUT;
 	uint64_t since;
