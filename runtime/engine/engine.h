@@ -364,6 +364,8 @@ static inline int tt_given(const void *p, const char *name) { return p ? 0 : tt_
 /* Takes the lock for a call of the program, which has asked one of the two above before. -ESHUTDOWN: the job was left
  * meanwhile, and the lock is not taken. */
 int tt_begin(struct tt_job *);
+/* The same for a call that has pinned memory, or NULL. If the call may not begin, the memory is unpinned. */
+int tt_begin_pinned(struct tt_job *, struct tt_pinned *);
 
 /* ---- handle.c: what the program holds of a job, and closes by itself: groups, windows, tables, ... ----
  *

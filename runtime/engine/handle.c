@@ -17,6 +17,17 @@ int tt_begin(struct tt_job *job)
 	return tt_refuse_job(job);
 }
 
+int tt_begin_pinned(struct tt_job *job, struct tt_pinned *p)
+{
+	tt_lock(job);
+	if (!job->left)
+		return 0;
+	if (p && !--p->uses)
+		tt_list_append(&job->engine.unpinned, &p->link); /* tt_pins_close unpins it, as this thread is late */
+	tt_unlock(job);
+	return tt_refuse_job(job);
+}
+
 void tt_handle_hold(struct tt_handle *h, struct tt_job *job, const struct tt_handle_kind *kind)
 {
 	*h = (struct tt_handle){ .job = job, .kind = kind, .users.noun = kind->noun };

@@ -1015,7 +1015,7 @@ static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 		return err;
 	if (!op && c->rank != job->rank && act_at_once(job, w, c))
 		return 0;
-	if ((err = pin(w, c)) || (err = tt_begin(job)))
+	if ((err = pin(w, c)) || (err = tt_begin_pinned(job, c->pinned)))
 		return err;
 	struct tt_operation *q = tt_operation_begin(job, op, &stack, c->what, c->rank);
 	fill(q, w, c);
