@@ -74,7 +74,7 @@ static size_t say_operation(const struct tt_operation *r, uint64_t waited, char 
 	int n;
 
 	if (!tt_operation_name(r, is_awaited, whom, sizeof whom) && !tt_operation_name(r, NULL, whom, sizeof whom))
-		snprintf(whom, sizeof whom, "this rank's own part");
+		tt_operation_describe(r, whom, sizeof whom);
 	n = snprintf(text, size, "has waited %llu s in %s for %s%s\n", (unsigned long long)(waited / (1000 * TT_MS)),
 	             r->what, whom, waits_for_mute(r) ? "; some of these give no sign of life" : "");
 	return tt_min((size_t)n, size - 1);

@@ -113,6 +113,14 @@ int tt_operation_name(const struct tt_operation *r, bool (*is)(const struct tt_o
 	return n;
 }
 
+void tt_operation_describe(const struct tt_operation *r, char *text, size_t size)
+{
+	if (r->words->describe)
+		r->words->describe(r, text, size);
+	else
+		snprintf(text, size, "this rank's own part");
+}
+
 /* ---- the end of a wait ---- */
 
 /* The sentence for this thread: another thread may have met the error. */
@@ -214,8 +222,10 @@ static void say_awaited(struct tt_operation *r, uint64_t waited)
 	char text[400];
 
 	r->said = true;
-	if (!tt_operation_name(r, r->words->late, text, sizeof text))
-		snprintf(text, sizeof text, r->words->late ? "ranks that have called it" : "this rank's own part");
+	if (!tt_operation_name(r, r->words->late, text, sizeof text) && r->words->late)
+		snprintf(text, sizeof text, "ranks that have called it");
+	else if (!*text)
+		tt_operation_describe(r, text, sizeof text);
 	tt_log(TT_WARN, "%s has waited %llu ms for %s", r->what, (unsigned long long)(waited / TT_MS), text);
 }
 

@@ -23,6 +23,8 @@ struct tt_operation_kind { /* each may be NULL */
 	struct tt_member *(*holder)(struct tt_operation *);
 	void (*ended)(struct tt_operation *, int err);
 	int (*explain)(const struct tt_operation *); /* its error, with a sentence; 0: the kind has none */
+	/* What it waits for, where that is no other rank that can be named; NULL: this rank's own part. */
+	void (*describe)(const struct tt_operation *, char *text, size_t size);
 };
 
 struct tt_operation { /* what a tutti_op holds; blocking calls have it on their stack */
@@ -92,6 +94,7 @@ bool tt_operation_concerns(const struct tt_operation *, int rank); /* another ra
  * for; NULL: all. Returns how many. */
 int tt_operation_name(const struct tt_operation *, bool (*is)(const struct tt_operation *, const struct tt_member *),
                       char *text, size_t size);
+void tt_operation_describe(const struct tt_operation *, char *text, size_t size); /* where that names no rank */
 /* A call that is no operation begins: for others that wait for this rank. The text stays valid. */
 static inline void tt_operation_note(struct tt_job *job, const char *what)
 {
