@@ -149,12 +149,11 @@ tutti_config tutti_config_defaults(void);
  * A rank that joins a job under way can use all windows at once, with tutti_job. For collectives IT IS A GROUP OF ITS
  * OWN, of one rank, until the others call tutti_group_grow: a program that does not ask tutti_late goes on alone. */
 int tutti_join(const tutti_config *, tutti **job); /* PMIx's own calls ask no hook */
-/* Leaves the job, whichever of its groups is named: ends the waits of other threads (see "Closing" above), finishes
- * what was started, tells the others, and frees the job. The job's own handles, which tutti_join and tutti_job gave,
- * end with this call, and no later call may take them. NULL is allowed, and so is a group of the program's own (from
- * tutti_group_split, say) whose job was left before.
- * Blocks until what was started has ended, each operation in its own time, and the others have hung up, for about
- * TUTTI_SILENCE at most. */
+/* Leaves the job, whichever of its groups is named: ends the waits of other threads (see "Closing" above) and receives
+ * that no message has matched, finishes what else was started, tells the others, and frees the job. The job's own
+ * handles, which tutti_join and tutti_job gave, end with this call, and no later call may take them. NULL is allowed,
+ * and so is a group of the program's own (from tutti_group_split, say) whose job was left before. Blocks until what was
+ * started has ended, each operation in its own time, and the others have hung up, for about TUTTI_SILENCE at most. */
 void tutti_leave(tutti *); /* the thread's hook ends the wait: this rank hangs up at once */
 /* From now on this signal (SIGTERM, say) makes this process leave the job in order, by itself. New calls end with
  * -ESHUTDOWN; what was started is finished, as far as it ends within TUTTI_SILENCE; the others are told; then the
@@ -435,8 +434,9 @@ int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size
  *
  * A message goes from one rank to another, with a tag. Messages of one sender with one tag in one group arrive in the
  * order of the sends, and receives take them in the order of the calls. What has arrived before its sender died is
- * received first. tutti_job names all ranks of the job, also those that join late, and goes on when the job's first
- * group is shrunk or grown. In another group that was shrunk or grown, all sends and receives end with -ESTALE.
+ * received first, also when the sender's number has come again. tutti_job names all ranks of the job, also those that
+ * join late, and goes on when the job's first group is shrunk or grown. In another group that was shrunk or grown, all
+ * sends and receives end with -ESTALE.
  *
  * A short message, of up to 16 KiB, is sent at once, as long as the receiver has received all but 1 MiB of what this
  * rank has sent there (each message counts 64 bytes more). All other messages are announced, and the receiver reads
@@ -461,8 +461,9 @@ int tutti_send(tutti *, int rank, int tag, const void *memory, size_t bytes, tut
  * the library until the operation has ended; NULL is allowed. Blocks until a message is there: -ETIMEDOUT after
  * TUTTI_TIMEOUT, or the group's timeout. -EMSGSIZE: the message is longer than the memory; *info has its length, and
  * the message stays for the next receive that matches. So a receive of 0 bytes asks for the length of the next message.
- * -ECONNRESET, -ENOTCONN: the rank is gone or has left, and no message of the rank is left; with -1, in a group other
- * than the job's handle: all other ranks. -EINVAL: no such rank, a negative tag. */
+ * -ECONNRESET, -ENOTCONN: the rank is gone or has left, and no message of the rank is left. With rank -1 these errors
+ * mean that all other ranks of the group are gone; the job's handle never returns these errors for rank -1. -ESHUTDOWN:
+ * tutti_leave ended the receive, as no message had matched. -EINVAL: no such rank, a negative tag. */
 int tutti_recv(tutti *, int rank, int tag, void *memory, size_t bytes, tutti_message *info, tutti_op *);
 
 /* ---- stats ----

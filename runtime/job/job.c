@@ -4,6 +4,7 @@
 #include "job/job_private.h"
 #include "launch/launch.h"
 #include "member/member.h"
+#include "message/message.h"
 #include "operation/operation.h"
 #include "topology/topology.h"
 #include "transport/dial.h"
@@ -542,9 +543,9 @@ static bool is_quiet(void *arg) /* but for the thread that asks, nobody is insid
 
 static bool are_out(void *arg) { return ((const struct tt_job *)arg)->inside == 1; }
 
-/* Other threads of the program may wait, or be in calls. What they have started ends by itself, all else is woken; no
- * call begins after that. Where a signal has said the goodbyes before, or the caller's hook ends the wait, operations
- * end with the connections. */
+/* Other threads of the program may wait, or be in calls. What they have started ends by itself, but for receives that
+ * nothing has matched, which end now. All else is woken; no call begins after that. Where a signal has said the
+ * goodbyes before, or the caller's hook ends the wait, operations end with the connections. */
 static int shut(struct tt_job *job, bool finish)
 {
 	int err = 0;
@@ -553,10 +554,11 @@ static int shut(struct tt_job *job, bool finish)
 	tt_lock(job);
 	job->ending = true;
 	tt_handles_shut(job);
-	if (finish)
+	if (finish) {
 		tt_members(job)->all->handle.users.err = tt_members(job)->whole->handle.users.err = -ESHUTDOWN;
-	if (finish)
+		tt_messages_shut(job);
 		err = tt_wait_for(job, NULL, is_quiet, job, TT_NEVER); /* each operation has its own bound */
+	}
 	job->left = true;
 	tt_unlock(job);
 	return err;

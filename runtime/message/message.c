@@ -1,11 +1,12 @@
 /* message.c - the room's module: what its files are told of ranks and groups */
 #include "message/message_private.h"
 
-static void make(struct tt_job *job)
+static void make_lists(struct tt_job *job)
 {
 	for (int i = 0; i < TT_MSG_BUCKETS; i++) {
 		tt_list_init(&tt_messages(job)->posted[i]);
 		tt_list_init(&tt_messages(job)->kept[i]);
+		tt_list_init(&tt_messages(job)->kept_of_sender[i]);
 	}
 }
 
@@ -15,13 +16,13 @@ static void end_unreached(struct tt_member *m, int err)
 		tt_msg_end_waiting(m, err);
 }
 
-static void end_for(struct tt_member *m)
+static void end_member(struct tt_member *m)
 {
 	tt_msg_end_sends(m, NULL, tt_msg_how_ended(m));
 	tt_msg_sender_ended(m);
 }
 
-static void unseat(struct tt_member *m)
+static void unseat_member(struct tt_member *m)
 {
 	tt_each_group(g, m->job) {
 		const struct tt_seat *s = tt_msg_is_job(g) ? NULL : tt_group_find(g, m);
@@ -42,7 +43,7 @@ static void end_group(struct tutti *g)
 	tt_msg_end_receives(g, err);
 }
 
-/* An heir has the slot of the group that it came of. */
+/* An heir has the slot of the group that was shrunk or grown. */
 static void free_group(struct tutti *g)
 {
 	if (tt_members(g->job)->group_at[g->slot] == g)
@@ -60,7 +61,7 @@ const struct tt_module tt_message_module = {
 	.name = "message",
 	.slot = TT_MESSAGE_SLOT,
 	.job_size = sizeof(struct tt_messages),
-	.make = make,
+	.make = make_lists,
 	.close = tt_msg_close_receives,
 	.messages = messages,
 	.message_count = TT_COUNT(messages),
@@ -68,8 +69,8 @@ const struct tt_module tt_message_module = {
 	.up = tt_msg_pump,
 	.unreached = end_unreached,
 	.reborn = tt_msg_forget_life,
-	.ended = end_for,
-	.unseated = unseat,
+	.ended = end_member,
+	.unseated = unseat_member,
 	.group_begun = tt_msg_begin_group,
 	.group_over = end_group,
 	.group_freed = free_group,

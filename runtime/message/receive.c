@@ -1,6 +1,7 @@
-/* receive.c - messages that come: kept until a receive matches, or put into the memory of one that waits; tutti_recv */
+/* receive.c - messages that come: kept until a receive matches, or put into the memory of a posted receive */
 #include "message/message_private.h"
 #include "operation/operation.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@ enum { OWED_MAX = TT_MSG_CREDIT_ALL / 4 }; /* a CREDIT stands for so many bytes 
 struct receive {
 	struct tt_list link;        /* in tt_messages.posted */
 	struct tt_operation *op;
-	struct tutti *group;        /* only while it is posted: it ends with its group */
+	struct tutti *group;        /* only while the receive is posted: a receive ends with its group */
 	uint32_t uid;
 	struct tt_member *from;     /* NULL: any */
 	int tag;
@@ -71,7 +72,7 @@ int tt_msg_fault(const struct tutti *g, const struct tt_member *m)
 	return !s ? -ECONNRESET : s->out ? s->err : 0;
 }
 
-/* All others of a group have ended. In the job's handle others may join, so it is never alone. */
+/* All other ranks of a group have ended. In the job's handle no rank is ever alone, as others may join. */
 static bool is_alone(const struct tutti *g)
 {
 	if (tt_msg_is_job(g) || g->n == 1)
@@ -104,7 +105,7 @@ static int number_in(const struct tutti *g, const struct tt_member *m)
 	return tt_msg_is_job(g) ? m->rank : g->seat_of[m->rank];
 }
 
-/* A message has met a receive, which may be too small. */
+/* A message has met a receive, whose memory may be too small. */
 static void note_match(struct receive *r, struct tt_member *from, size_t len)
 {
 	r->op->rank = from->rank;
@@ -113,16 +114,16 @@ static void note_match(struct receive *r, struct tt_member *from, size_t len)
 	r->op->post.op.offset = len; /* for the sentence */
 }
 
-static bool matches(const struct receive *r, uint32_t group, int tag, const struct tt_member *from)
+static bool receive_matches(const struct receive *r, uint32_t group, int tag, const struct tt_member *from)
 {
 	return r->uid == group && r->tag == tag && (!r->from || r->from == from);
 }
 
-/* The first receive that takes the message. Those before it that are too small end, and the message stays. */
+/* Finds the first receive that takes the message. Earlier receives whose memory is too small end. */
 static struct receive *find_receive(struct tt_job *job, uint32_t group, int tag, struct tt_member *from, size_t len)
 {
 	tt_each_of(struct receive, link, r, &tt_messages(job)->posted[tt_msg_bucket(group, tag)]) {
-		if (!matches(r, group, tag, from))
+		if (!receive_matches(r, group, tag, from))
 			continue;
 		note_match(r, from, len);
 		if (r->room >= len)
@@ -140,6 +141,8 @@ static struct tt_msg_kept *new_kept(struct tt_msg_peer *from, uint32_t group, in
 
 	if (!k)
 		return NULL;
+	tt_list_init(&k->link);
+	tt_list_init(&k->same_sender);
 	k->from = from;
 	k->group = group;
 	k->tag = tag;
@@ -147,9 +150,23 @@ static struct tt_msg_kept *new_kept(struct tt_msg_peer *from, uint32_t group, in
 	return k;
 }
 
-static void keep(struct tt_job *job, struct tt_msg_kept *k)
+static struct tt_list *kept_of_sender(const struct tt_member *m, uint32_t group, int tag)
 {
-	tt_list_append(&tt_messages(job)->kept[tt_msg_bucket(k->group, k->tag)], &k->link);
+	return &tt_messages(m->job)->kept_of_sender[tt_msg_sender_bucket(group, tag, m->rank)];
+}
+
+static void keep_message(struct tt_msg_kept *k)
+{
+	const struct tt_member *m = k->from->member;
+
+	tt_list_append(&tt_messages(m->job)->kept[tt_msg_bucket(k->group, k->tag)], &k->link);
+	tt_list_append(kept_of_sender(m, k->group, k->tag), &k->same_sender);
+}
+
+static void unlink_message(struct tt_msg_kept *k)
+{
+	tt_list_remove(&k->link);
+	tt_list_remove(&k->same_sender);
 }
 
 static void give_credit(struct tt_msg_peer *p, size_t cost)
@@ -179,7 +196,7 @@ static void let_go(struct tt_msg_kept *k, int err)
 {
 	struct tt_msg_peer *p = k->from;
 
-	tt_list_remove(&k->link);
+	unlink_message(k);
 	if (k->own) {
 		tt_operation_end(k->own, err);
 	} else if (k->offer && p) {
@@ -187,6 +204,8 @@ static void let_go(struct tt_msg_kept *k, int err)
 		say_taken(p->member, k->number, !err);
 		if (k->recall)
 			tt_loan_stopped(p->member, k->recall);
+	} else if (k->former) {
+		p->former -= tt_msg_cost(k->len); /* the sender's new process knows nothing of the message */
 	} else if (p) {
 		p->kept -= tt_msg_cost(k->len);
 		give_credit(p, tt_msg_cost(k->len));
@@ -196,7 +215,19 @@ static void let_go(struct tt_msg_kept *k, int err)
 
 /* ---- a match ---- */
 
-static void fetched(struct tt_post *get, int err)
+/* Messages behind one whose bytes are lost, of the same sender, group and tag, must not take its place: they end with
+ * their sender. first: the first message that may be behind. */
+static void mark_followers(const struct tt_msg_kept *lost, const struct tt_list *first)
+{
+	const struct tt_list *bucket = kept_of_sender(lost->from->member, lost->group, lost->tag);
+
+	for (const struct tt_list *at = first ? first : bucket->next; at != bucket; at = at->next) {
+		struct tt_msg_kept *k = tt_container_of(at, struct tt_msg_kept, same_sender);
+		k->lost |= k->from == lost->from && k->group == lost->group && k->tag == lost->tag;
+	}
+}
+
+static void end_fetch(struct tt_post *get, int err)
 {
 	struct receive *r = tt_container_of(get, struct receive, get);
 	struct tt_scratch *scratch = &r->op->job->scratch;
@@ -206,25 +237,27 @@ static void fetched(struct tt_post *get, int err)
 	if (r->copy && !err)
 		memcpy(r->memory, r->copy, len);
 	tt_scratch_give(scratch, r->copy, len);
+	if (err && k->from)
+		mark_followers(k, NULL); /* all that is kept with this tag came later */
 	let_go(k, err);
 	end_receive(r, err, len);
 }
 
 /* Once posted the GET ends by itself: the sender lives, or is evicted. */
-static void fetch(struct receive *r, struct tt_msg_kept *k)
+static void fetch_offer(struct receive *r, struct tt_msg_kept *k)
 {
 	struct tt_job *job = r->op->job;
 	struct tt_op *op = &r->get.op;
 
-	tt_list_remove(&k->link);
+	unlink_message(k);
 	tt_list_append(&k->from->fetching, &k->link);
 	r->fetched = k;
 	if (k->len > job->engine.look_above && !r->pinned && !(r->copy = tt_scratch_take(&job->scratch, k->len))) {
-		fetched(&r->get, -ENOMEM);
+		end_fetch(&r->get, -ENOMEM);
 		return;
 	}
 	if (!k->len) {
-		fetched(&r->get, 0);
+		end_fetch(&r->get, 0);
 		return;
 	}
 	op->kind = TT_GET;
@@ -233,7 +266,7 @@ static void fetch(struct receive *r, struct tt_msg_kept *k)
 	op->key = &k->key;
 	op->offset = k->at;
 	r->get.pinned = r->copy ? NULL : r->pinned;
-	r->get.done = fetched;
+	r->get.done = end_fetch;
 	tt_post(k->from->member, &r->get);
 }
 
@@ -245,7 +278,7 @@ static void receive_kept(struct receive *r, struct tt_msg_kept *k)
 	r->group = NULL;
 	r->op->group = NULL;
 	if (k->offer && !k->own) {
-		fetch(r, k);
+		fetch_offer(r, k);
 		return;
 	}
 	if (len)
@@ -256,9 +289,14 @@ static void receive_kept(struct receive *r, struct tt_msg_kept *k)
 
 static struct tt_msg_kept *find_kept(const struct receive *r)
 {
-	tt_each_of(struct tt_msg_kept, link, k, &tt_messages(r->op->job)->kept[tt_msg_bucket(r->uid, r->tag)])
-		if (!k->early && matches(r, k->group, k->tag, k->from->member))
-			return k;
+	if (r->from)
+		tt_each_of(struct tt_msg_kept, same_sender, k, kept_of_sender(r->from, r->uid, r->tag))
+			if (!k->early && receive_matches(r, k->group, k->tag, k->from->member))
+				return k;
+	if (!r->from)
+		tt_each_of(struct tt_msg_kept, link, k, &tt_messages(r->op->job)->kept[tt_msg_bucket(r->uid, r->tag)])
+			if (!k->early && receive_matches(r, k->group, k->tag, k->from->member))
+				return k;
 	return NULL;
 }
 
@@ -296,7 +334,7 @@ static struct tt_msg_peer *peer_of(struct tt_member *from)
 	return p;
 }
 
-static void store(struct tt_msg_peer *from, const struct head *h, struct tt_msg_kept *k)
+static void store_message(struct tt_msg_peer *from, const struct head *h, struct tt_msg_kept *k)
 {
 	struct tt_member *m = from->member;
 
@@ -308,7 +346,7 @@ static void store(struct tt_msg_peer *from, const struct head *h, struct tt_msg_
 	k->early = h->early;
 	from->announced += k->offer;
 	from->kept += k->offer ? 0 : tt_msg_cost(k->len);
-	keep(m->job, k);
+	keep_message(k);
 }
 
 void tt_msg_take_send(struct tt_member *from, struct tt_pack *p)
@@ -328,7 +366,7 @@ void tt_msg_take_send(struct tt_member *from, struct tt_pack *p)
 		k = new_kept(peer, h.group, (int)h.tag, len, len);
 		if (k)
 			memcpy(k->bytes, p->at, len);
-		store(peer, &h, k);
+		store_message(peer, &h, k);
 		return;
 	}
 	if (r && len)
@@ -363,7 +401,7 @@ void tt_msg_take_offer(struct tt_member *from, struct tt_pack *p)
 		k->key = key;
 		k->at = at;
 	}
-	store(peer, &h, k);
+	store_message(peer, &h, k);
 	if (k && r)
 		receive_kept(r, k);
 }
@@ -384,7 +422,7 @@ bool tt_msg_take_recall(struct tt_member *from, struct tt_pack *p, uint32_t reca
 	for (int i = 0; i < TT_MSG_BUCKETS; i++)
 		tt_each_of(struct tt_msg_kept, link, k, &tt_messages(from->job)->kept[i])
 			if (k->from == peer && k->offer && k->number == number) {
-				tt_list_remove(&k->link);
+				unlink_message(k);
 				free(k);
 				peer->announced--;
 				return true;
@@ -408,8 +446,8 @@ int tt_msg_deliver_own(struct tutti *g, int tag, const void *memory, size_t len,
 		end_receive(r, 0, len);
 		return 1;
 	}
-	if (!copied && !op)
-		return -EAGAIN;
+	if (!copied && job->ending)
+		return -ESHUTDOWN; /* after tt_messages_shut */
 	if (!self || !(k = new_kept(self, tt_msg_group(g), tag, len, copied ? len : 0)))
 		return tt_fail(-ENOMEM, "send: no memory for a message of %zu bytes to this rank itself", len);
 	if (copied && len)
@@ -420,7 +458,7 @@ int tt_msg_deliver_own(struct tutti *g, int tag, const void *memory, size_t len,
 	k->memory = memory;
 	if (!copied)
 		op->of = k;
-	keep(job, k);
+	keep_message(k);
 	return copied;
 }
 
@@ -428,13 +466,13 @@ void tt_msg_withdraw_own(struct tt_operation *op)
 {
 	struct tt_msg_kept *k = op->of;
 
-	tt_list_remove(&k->link);
+	unlink_message(k);
 	free(k);
 }
 
 /* ---- tutti_recv ---- */
 
-static void give_up(struct tt_operation *op, int err)
+static void give_up_receive(struct tt_operation *op, int err)
 {
 	struct receive *r = op->of;
 
@@ -442,7 +480,7 @@ static void give_up(struct tt_operation *op, int err)
 		end_receive(r, err, 0);
 }
 
-static int explain(const struct tt_operation *op)
+static int explain_receive(const struct tt_operation *op)
 {
 	struct tt_label sender = { "any rank" };
 	const char *from = sender.text;
@@ -464,15 +502,33 @@ static int explain(const struct tt_operation *op)
 	if (op->err == -ECANCELED)
 		return tt_fail(op->err, "recv: cancelled, or its group was freed, before a message with tag %d came "
 		               "from %s", tag, from);
+	if (op->err == -ESHUTDOWN)
+		return tt_fail(op->err, "recv: this process has left the job (tutti_leave) before a message with tag "
+		               "%d came from %s", tag, from);
 	if (op->rank < 0 && op->err == -ECONNRESET)
 		return tt_fail(op->err, "recv: all other ranks of the group are gone or have left, and no message with "
 		               "tag %d is left of them", tag);
 	return 0;
 }
 
-static const struct tt_operation_kind words = { .give_up = give_up, .explain = explain };
+static void describe_receive(const struct tt_operation *op, char *text, size_t size)
+{
+	snprintf(text, size, "a message with tag %d from %s", (int)op->post.op.operand,
+	         op->rank < 0 ? "any rank" : "this rank itself");
+}
 
-static void start(struct receive *r)
+static const struct tt_operation_kind receive_kind = {
+	.give_up = give_up_receive,
+	.explain = explain_receive,
+	.describe = describe_receive,
+};
+
+static int fault_of_senders(const struct receive *r)
+{
+	return r->from ? tt_msg_fault(r->group, r->from) : is_alone(r->group) ? -ECONNRESET : 0;
+}
+
+static void start_receive(struct receive *r)
 {
 	struct tt_msg_kept *k = find_kept(r);
 	int err;
@@ -485,29 +541,29 @@ static void start(struct receive *r)
 			receive_kept(r, k);
 		return;
 	}
-	err = r->from ? tt_msg_fault(r->group, r->from) : is_alone(r->group) ? -ECONNRESET : 0;
+	err = r->op->job->ending ? -ESHUTDOWN : fault_of_senders(r);
 	if (err) {
 		end_receive(r, err, 0);
 		return;
 	}
 	tt_list_append(&tt_messages(r->op->job)->posted[tt_msg_bucket(r->uid, r->tag)], &r->link);
 	if (r->from && r->from->rank != r->from->job->rank && r->from->state == TT_AWAY)
-		tt_member_reach(r->from); /* a rank that is not connected would not say that it leaves */
+		tt_member_reach(r->from); /* a rank that is not connected would not say goodbye */
 }
 
-static struct tt_operation *begin(struct receive *r, tutti_op *op, tutti_op *stack)
+static struct tt_operation *begin_receive(struct receive *r, tutti_op *op, tutti_op *stack)
 {
 	struct tutti *g = r->group;
 	struct tt_operation *o = tt_operation_begin(g->job, op, stack, "recv", r->from ? r->from->rank : -1);
 
 	r->op = o;
-	o->words = &words;
+	o->words = &receive_kind;
 	o->of = r;
 	o->group = tt_msg_is_job(g) ? NULL : g;
 	o->timeout = tt_group_timeout(g);
 	o->post.op.operand = (uint64_t)r->tag;
 	o->post.op.len = r->room;
-	start(r);
+	start_receive(r);
 	return o;
 }
 
@@ -524,7 +580,7 @@ int tutti_recv(tutti *group, int rank, int tag, void *memory, size_t bytes, tutt
 	if (bytes > TT_MSG_SHORT && (err = tt_pin(job, memory, bytes, TT_PIN_READ, &pinned)))
 		return err;
 	r = calloc(1, sizeof *r);
-	if ((err = tt_begin(job))) {
+	if ((err = tt_begin_pinned(job, pinned))) {
 		free(r);
 		return err;
 	}
@@ -543,7 +599,7 @@ int tutti_recv(tutti *group, int rank, int tag, void *memory, size_t bytes, tutt
 	r->room = bytes;
 	r->info = info;
 	r->pinned = pinned;
-	return tt_operation_return(begin(r, op, &stack), !op);
+	return tt_operation_return(begin_receive(r, op, &stack), !op);
 }
 
 /* ---- events ---- */
@@ -555,7 +611,7 @@ int tutti_recv(tutti *group, int rank, int tag, void *memory, size_t bytes, tutt
 	for (int i_ = 0; i_ < TT_MSG_BUCKETS; i_++) \
 		tt_each_of(struct tt_msg_kept, link, k, &tt_messages(job)->kept[i_])
 
-/* Early messages get their group; those of an older group in the same slot are dropped. */
+/* Early messages get their group. Early messages of an older group in the same slot are dropped. */
 void tt_msg_begin_group(struct tutti *g)
 {
 	each_kept(k, g->job) {
@@ -587,22 +643,15 @@ void tt_msg_end_receives(struct tutti *g, int err)
 			let_go(k, err);
 }
 
-/* Messages behind one whose bytes are lost, of the same sender, group and tag, must not take its place. */
-static void mark_followers(struct tt_msg_kept *lost, const struct tt_list *bucket)
-{
-	for (struct tt_list *at = lost->link.next; at != bucket; at = at->next) {
-		struct tt_msg_kept *k = tt_container_of(at, struct tt_msg_kept, link);
-		k->lost |= k->from == lost->from && k->group == lost->group && k->tag == lost->tag;
-	}
-}
-
 static void drop_unfetched(struct tt_msg_peer *p)
 {
 	struct tt_job *job = p->member->job;
 
 	each_kept(k, job)
 		if (k->from == p && k->offer && !k->lost)
-			mark_followers(k, &tt_messages(job)->kept[i_]);
+			mark_followers(k, k->same_sender.next);
+	tt_each_of(struct tt_msg_kept, link, k, &p->fetching)
+		mark_followers(k, NULL);
 	each_kept(k, job)
 		if (k->from == p && (k->offer || k->lost))
 			let_go(k, -ECONNRESET);
@@ -613,7 +662,7 @@ static void drop_unfetched(struct tt_msg_peer *p)
 	}
 }
 
-/* Ends the receives that nobody can serve any more. */
+/* Ends the receives that no rank can serve any more. */
 static void end_orphans(struct tt_job *job, const struct tt_member *m)
 {
 	each_posted(r, job) {
@@ -636,16 +685,46 @@ void tt_msg_sender_ended(struct tt_member *m)
 
 void tt_msg_sender_unseated(struct tt_member *m) { end_orphans(m->job, m); }
 
+/* False: the former lives and this one have sent more than is kept of one rank. */
+static bool keep_former(struct tt_msg_peer *p)
+{
+	bool fits = p->former + p->kept <= TT_MSG_CREDIT_ALL;
+
+	if (fits)
+		p->former += p->kept;
+	else
+		tt_log(TT_WARN, "%zu bytes of messages of %s are dropped: the rank has started anew more than once, "
+		       "and this rank has not received its earlier messages", p->kept, tt_member_label(p->member).text);
+	return fits;
+}
+
+/* Messages that have come whole stay, but hold no credit of the new life. */
 void tt_msg_forget_life(struct tt_member *m)
 {
 	struct tt_msg_peer *p = tt_member_own(m, TT_MESSAGE_SLOT);
 
 	if (!p)
 		return;
-	each_kept(k, m->job)
-		if (k->from == p)
-			let_go(k, -ESTALE);
-	p->used = p->owed = 0;
+	bool fits = keep_former(p);
+	each_kept(k, m->job) {
+		if (k->from != p || k->former)
+			continue;
+		k->former = fits;
+		if (fits)
+			continue;
+		unlink_message(k);
+		free(k);
+	}
+	p->used = p->owed = p->kept = 0;
+}
+
+void tt_messages_shut(struct tt_job *job)
+{
+	each_posted(r, job)
+		end_receive(r, -ESHUTDOWN, 0);
+	each_kept(k, job)
+		if (k->own)
+			let_go(k, -ESHUTDOWN);
 }
 
 void tt_msg_close_receives(struct tt_job *job)

@@ -1,6 +1,7 @@
-/* send.c - messages that go out: at once, or announced and read by the receiver; tutti_send */
+/* send.c - messages that go out: at once, or announced, and then read by the receiver; tutti_send */
 #include "message/message_private.h"
 #include "operation/operation.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 struct send {
@@ -15,7 +16,7 @@ struct send {
 	struct tt_pinned *pinned;
 	struct tt_region *region;   /* the memory, for the receiver to read */
 	struct tt_loan loan;        /* of its key */
-	int err;                    /* what ends it when the key is back */
+	int err;                    /* the send ends with this when the key is back */
 	uint64_t nothing;           /* the memory of an empty message */
 };
 
@@ -45,7 +46,8 @@ static void end_offered(struct send *s)
 
 static void come_back(struct tt_loan *l) { end_offered(tt_container_of(l, struct send, loan)); }
 
-/* Ends with err once the receiver cannot read the memory any more; or well, if it has read all of it before. */
+/* The send ends with err once the receiver cannot read the memory any more; or with 0, if the receiver has read all of
+ * the memory before. */
 static void take_back(struct send *s, int err)
 {
 	uint8_t number[4];
@@ -85,8 +87,8 @@ static void send_short(struct tt_msg_peer *to, uint16_t slot, uint32_t group, in
 	tt_send(to->member, head, sizeof head, memory, len);
 }
 
-/* The key of the memory. A short message was not pinned by its caller, as mostly there is credit. */
-static int lend(struct send *s)
+/* Makes a key of the memory. tutti_send does not pin a short message, as most short messages have credit. */
+static int lend_memory(struct send *s)
 {
 	struct tt_member *m = s->to->member;
 	struct tt_net *net = tt_member_net(m);
@@ -103,16 +105,23 @@ static int lend(struct send *s)
 	return 0;
 }
 
-static int offer(struct send *s)
+static uint32_t next_number(struct tt_messages *all)
+{
+	if (!++all->number)
+		all->number = 1; /* 0: not announced */
+	return all->number;
+}
+
+static int announce_send(struct send *s)
 {
 	struct tt_msg_peer *to = s->to;
 	uint8_t bytes[11 + 4 + 16 + TT_KEY_SIZE];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
-	int err = lend(s);
+	int err = lend_memory(s);
 
 	if (err)
 		return err;
-	s->number = ++tt_messages(to->member->job)->number;
+	s->number = next_number(tt_messages(to->member->job));
 	put_head(&p, TT_MSG_OFFER, s->slot, s->group, s->tag);
 	tt_put32(&p, s->number);
 	tt_put64(&p, s->len);
@@ -125,8 +134,8 @@ static int offer(struct send *s)
 	return 0;
 }
 
-/* False: it has to wait. */
-static bool go(struct send *s)
+/* False: the send has to wait. */
+static bool try_send(struct send *s)
 {
 	struct tt_msg_peer *to = s->to;
 	struct tt_member *m = to->member;
@@ -137,7 +146,7 @@ static bool go(struct send *s)
 	if (!err && has_credit(to, s->len)) {
 		send_short(to, s->slot, s->group, s->tag, s->memory, s->len);
 		end_send(s, 0);
-	} else if (err || (err = offer(s)))
+	} else if (err || (err = announce_send(s)))
 		end_send(s, err);
 	return true;
 }
@@ -146,7 +155,7 @@ void tt_msg_pump(struct tt_member *m)
 {
 	struct tt_msg_peer *p = tt_member_own(m, TT_MESSAGE_SLOT);
 
-	while (p && !tt_list_empty(&p->waiting) && go(tt_container_of(p->waiting.next, struct send, link)))
+	while (p && !tt_list_empty(&p->waiting) && try_send(tt_container_of(p->waiting.next, struct send, link)))
 		continue;
 }
 
@@ -187,7 +196,7 @@ void tt_msg_take_taken(struct tt_member *from, struct tt_pack *p)
 
 /* ---- tutti_send ---- */
 
-static void give_up(struct tt_operation *op, int err)
+static void give_up_send(struct tt_operation *op, int err)
 {
 	struct send *s = op->of;
 
@@ -197,18 +206,18 @@ static void give_up(struct tt_operation *op, int err)
 		take_back(s, err);
 }
 
-static void give_up_own(struct tt_operation *op, int err)
+static void give_up_own_send(struct tt_operation *op, int err)
 {
 	tt_msg_withdraw_own(op);
 	tt_operation_end(op, err);
 }
 
-static void count(struct tt_operation *op, int err)
+static void count_send(struct tt_operation *op, int err)
 {
 	tt_stats_ended(&tt_member(op->job, op->rank)->stats, TUTTI_STAT_SEND, op->post.since, op->post.op.len, err);
 }
 
-static int explain(const struct tt_operation *op)
+static int explain_send(const struct tt_operation *op)
 {
 	struct tt_label to = tt_member_label(tt_member(op->job, op->rank));
 	int tag = (int)op->post.op.operand;
@@ -216,6 +225,9 @@ static int explain(const struct tt_operation *op)
 	if (op->err == -ETIMEDOUT)
 		return tt_fail(op->err, "send: %s has not received the message with tag %d, of %zu bytes, within %llu "
 		               "ms", to.text, tag, op->post.op.len, (unsigned long long)(op->timeout / TT_MS));
+	if (op->err == -ESHUTDOWN)
+		return tt_fail(op->err, "send: this process has left the job (tutti_leave) before it has received the "
+		               "message with tag %d to itself", tag);
 	if (op->err == -ESTALE)
 		return tt_fail(op->err, "send: the group was shrunk, grown or freed, here or on %s, before the message "
 		               "with tag %d was received", to.text, tag);
@@ -225,26 +237,40 @@ static int explain(const struct tt_operation *op)
 	return 0;
 }
 
-static const struct tt_operation_kind words = { .give_up = give_up, .ended = count, .explain = explain };
-static const struct tt_operation_kind own_words = { .give_up = give_up_own, .ended = count, .explain = explain };
+static void describe_own_send(const struct tt_operation *op, char *text, size_t size)
+{
+	snprintf(text, size, "a receive of this rank itself with tag %d", (int)op->post.op.operand);
+}
 
-static struct tt_operation *begin(struct tutti *g, struct tt_member *m, int tag, size_t len, tutti_op *op,
-                                  tutti_op *stack)
+static const struct tt_operation_kind send_kind = {
+	.give_up = give_up_send,
+	.ended = count_send,
+	.explain = explain_send,
+};
+static const struct tt_operation_kind own_send_kind = {
+	.give_up = give_up_own_send,
+	.ended = count_send,
+	.explain = explain_send,
+	.describe = describe_own_send,
+};
+
+static struct tt_operation *begin_send(struct tutti *g, struct tt_member *m, int tag, size_t len, tutti_op *op,
+                                       tutti_op *stack)
 {
 	struct tt_operation *o = tt_operation_begin(g->job, op, stack, "send", m->rank);
 
-	o->words = m->rank == g->job->rank ? &own_words : &words;
+	o->words = m->rank == g->job->rank ? &own_send_kind : &send_kind;
 	o->timeout = tt_group_timeout(g);
 	o->post.op.operand = (uint64_t)tag;
 	o->post.op.len = len;
 	return o;
 }
 
-/* With the lock; releases it. */
+/* With the lock, which this function releases. */
 static int send_own(struct tutti *g, struct tt_member *m, int tag, void *memory, size_t len, tutti_op *op)
 {
 	tutti_op stack;
-	struct tt_operation *o = begin(g, m, tag, len, op, &stack);
+	struct tt_operation *o = begin_send(g, m, tag, len, op, &stack);
 	int k = tt_msg_deliver_own(g, tag, memory, len, o);
 
 	if (k)
@@ -252,7 +278,7 @@ static int send_own(struct tutti *g, struct tt_member *m, int tag, void *memory,
 	return tt_operation_return(o, !op);
 }
 
-/* A blocking send of a short message with credit is no operation: it has ended when it begins. */
+/* A blocking send of a short message with credit is no operation: the send has ended when it begins. */
 static bool send_at_once(struct tt_msg_peer *to, uint16_t slot, uint32_t group, int tag, const void *memory, size_t len)
 {
 	struct tt_member *m = to->member;
@@ -269,8 +295,8 @@ static bool send_at_once(struct tt_msg_peer *to, uint16_t slot, uint32_t group, 
 	return true;
 }
 
-static void fill(struct send *s, struct tt_msg_peer *to, uint16_t slot, struct tutti *g, int tag, void *memory,
-                 size_t len)
+static void fill_send(struct send *s, struct tt_msg_peer *to, uint16_t slot, struct tutti *g, int tag, void *memory,
+                      size_t len)
 {
 	tt_list_init(&s->link);
 	s->to = to;
@@ -281,7 +307,7 @@ static void fill(struct send *s, struct tt_msg_peer *to, uint16_t slot, struct t
 	s->len = len;
 }
 
-/* With the lock; releases it. */
+/* With the lock, which this function releases. */
 static int send_to(struct tutti *g, struct tt_member *m, int tag, void *memory, size_t len, struct tt_pinned *pinned,
                    tutti_op *op)
 {
@@ -302,8 +328,8 @@ static int send_to(struct tutti *g, struct tt_member *m, int tag, void *memory, 
 		tt_unlock(job);
 		return tt_fail(-ENOMEM, "no memory for a send");
 	}
-	struct tt_operation *o = begin(g, m, tag, len, op, &stack);
-	fill(s, to, slot, g, tag, memory, len);
+	struct tt_operation *o = begin_send(g, m, tag, len, op, &stack);
+	fill_send(s, to, slot, g, tag, memory, len);
 	s->pinned = pinned;
 	s->op = o;
 	o->of = s;
@@ -331,7 +357,7 @@ int tutti_send(tutti *group, int rank, int tag, const void *memory, size_t bytes
 	bool own = tt_group_to_job(group, rank) == job->rank;
 	if (bytes > TT_MSG_SHORT && !own && (err = tt_pin(job, memory, bytes, TT_PIN_RECEIVE, &pinned)))
 		return err;
-	if ((err = tt_begin(job)))
+	if ((err = tt_begin_pinned(job, pinned)))
 		return err;
 	if ((err = tt_msg_find("send", group, rank, &m))) {
 		tt_unpin(job, pinned);

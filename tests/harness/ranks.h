@@ -113,7 +113,7 @@ static inline int join_again(tutti *job, int rank, tutti **again)
 		           .timeout_ms = run->timeout_ms,
 		           .silence_ms = silence_of(run) };
 
-	run->left[tutti_rank(job)] = true;
+	run->left[job->job->rank] = true; /* its group may be a newcomer's, of one */
 	tutti_leave(job);
 	if (tt_world)
 		tt_sim_sleep(100 * TT_MS);

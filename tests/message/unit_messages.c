@@ -53,10 +53,11 @@ static void check_empty(tutti *job)
 	tt_lock(job->job);
 	for (int i = 0; i < TT_MSG_BUCKETS; i++)
 		CHECK(tt_list_empty(&tt_messages(job->job)->kept[i]) &&
+		      tt_list_empty(&tt_messages(job->job)->kept_of_sender[i]) &&
 		      tt_list_empty(&tt_messages(job->job)->posted[i]));
 	for (int i = 0; i < job->job->size; i++) {
 		const struct tt_msg_peer *p = peer_at(job, i);
-		CHECK(!p || (!p->offers && !p->kept && !p->announced && tt_list_empty(&p->waiting)));
+		CHECK(!p || (!p->offers && !p->kept && !p->former && !p->announced && tt_list_empty(&p->waiting)));
 	}
 	tt_unlock(job->job);
 }
@@ -382,6 +383,52 @@ static void program_cancel(tutti *job)
 }
 static void test_cancel(void) { on_all((struct ranks){ .size = 2, .program = program_cancel }); }
 
+/* The numbers of announcements wrap, and a send whose number would be 0 is taken back like all others. */
+static void program_wraps(tutti *job)
+{
+	char *large = must(calloc(1, 100000));
+	tutti_op op = { 0 };
+
+	if (tutti_rank(job) == 0) {
+		tt_lock(job->job);
+		tt_messages(job->job)->number = UINT32_MAX;
+		tt_unlock(job->job);
+		CHECK(tutti_send(job, 1, 1, large, 100000, &op) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_rank(job) == 1 || tutti_cancel(&op) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	check_empty(job);
+	free(large);
+}
+static void test_wraps(void) { on_all((struct ranks){ .size = 2, .program = program_wraps }); }
+
+/* The log says what a rank waits for, also where that is no other rank. */
+static void program_logged(tutti *job)
+{
+	char memory[100], *large = must(calloc(1, 100000));
+
+	tutti_group_timeout(job, 3000);
+	CHECK(tutti_recv(job, -1, 6, memory, 100, NULL, NULL) == -ETIMEDOUT);
+	CHECK(tutti_send(job, 0, 7, large, 100000, NULL) == -ETIMEDOUT);
+	free(large);
+}
+static void test_logged(void)
+{
+	struct ranks run = { .size = 1, .wire = "sim", .silence_ms = 1000, .program = program_logged };
+	tutti_log_line l;
+	int n = 0;
+
+	CU_ASSERT_TRUE_FATAL(tutti_log_open() >= 0);
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	while (tutti_log_next(&l) == 1) {
+		n += strstr(l.text, "recv has waited") && strstr(l.text, "for a message with tag 6 from any rank");
+		n += strstr(l.text, "send has waited") && strstr(l.text, "for a receive of this rank itself with tag");
+	}
+	tutti_log_close();
+	CU_ASSERT_EQUAL(n, 2);
+}
+
 /* ---- groups ---- */
 
 /* The first messages of a part come to ranks that have not heard of it yet. The same tags in two groups. */
@@ -570,6 +617,149 @@ static void program_leaves(tutti *job)
 	check_empty(job);
 }
 static void test_leaves(void) { on_all((struct ranks){ .size = 3, .program = program_leaves }); }
+
+/* A rank that leaves waits for no receive that nothing matches, nor for a message to itself. */
+struct waiting_thread { tutti *job; char memory[100], why[300]; int err; };
+static void *receive_in_thread(void *arg)
+{
+	struct waiting_thread *t = arg;
+
+	t->err = tutti_recv(t->job, -1, 8, t->memory, 100, NULL, NULL);
+	snprintf(t->why, sizeof t->why, "%s", tutti_why());
+	return NULL;
+}
+
+static void program_leave_posted(tutti *job)
+{
+	struct ranks *run = tt_world ? sim_run_now : this_run;
+	int me = tutti_rank(job);
+	struct waiting_thread t = { .job = job };
+	char memory[2][100], *large = must(calloc(1, 100000));
+	tutti_op ops[3] = { 0 };
+	uint64_t start = tt_now();
+	pthread_t thread;
+
+	CHECK(tutti_recv(job, -1, 1, memory[0], 100, NULL, &ops[0]) == 0);
+	CHECK(tutti_recv(job, 1 - me, 2, memory[1], 100, NULL, &ops[1]) == 0);
+	CHECK(tutti_send(job, me, 3, large, 100000, &ops[2]) == 0);
+	if (!tt_world) {
+		CHECK(!pthread_create(&thread, NULL, receive_in_thread, &t));
+		pass_time(50 * TT_MS);
+	}
+	run->left[me] = true;
+	tutti_leave(job);
+	CHECK(tt_now() - start < 4000 * TT_MS);
+	if (!tt_world) {
+		pthread_join(thread, NULL);
+		CHECK(t.err == -ESHUTDOWN && strstr(t.why, "tutti_leave"));
+	}
+	free(large);
+}
+static void test_leave_posted(void)
+{
+	struct ranks run = { .size = 2, .timeout_ms = 8000, .silence_ms = 1500, .program = program_leave_posted };
+
+	for (run.wire = "sim"; run.seed < 4; run.seed++) {
+		memset(run.left, 0, sizeof run.left);
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+	memset(run.left, 0, sizeof run.left);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
+/* A rank's number comes again twice before rank 0 receives. The messages of the first life are received first; the
+ * second life has sent more than is kept of former lives, so its messages are dropped; then come those of the third. */
+static void await_joined(tutti *job, int rank)
+{
+	tutti_change c = { 0 };
+
+	while (tutti_group_next(job, &c) != 1 || c.what != TUTTI_JOINED)
+		pass_time(5 * TT_MS);
+	CHECK(c.rank == rank);
+}
+
+static void program_former_lives(tutti *job)
+{
+	enum { EACH = 40, LAST = 5 };
+	int me = tutti_rank(job);
+	tutti *lives[3] = { job, NULL, NULL };
+
+	if (me == 1) {
+		for (uint32_t life = 0; life < 3; life++) {
+			if (life && join_again(lives[life - 1], 1, &lives[life]))
+				return CHECK(false);
+			tutti *handle = tutti_job(lives[life]);
+			for (uint32_t k = 0; k < (life == 2 ? LAST : EACH); k++)
+				post(handle, 0, 1, life * EACH + k, 16000);
+			post(handle, 0, 2 + (int)life, 0, 8);
+			take(handle, 2, 9, life, 50, 50);
+		}
+		take(tutti_job(lives[2]), 0, 5, 1, 100000, 100000);
+		tutti_leave(lives[2]);
+		return;
+	}
+	CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
+	for (uint32_t life = 0; life < 3; life++) {
+		if (life)
+			await_joined(job, 1);
+		if (me == 0)
+			take(job, 1, 2 + (int)life, 0, 8, 8);
+		if (me == 0)
+			post(job, 2, 8, life, 10);
+		else
+			take(job, 0, 8, life, 10, 10);
+		if (me == 2)
+			post(job, 1, 9, life, 50);
+	}
+	for (uint32_t k = 0; me == 0 && k < EACH; k++)
+		take(job, k % 2 ? 1 : -1, 1, k, 16000, 16000);
+	for (uint32_t k = 0; me == 0 && k < LAST; k++)
+		take(job, k % 2 ? 1 : -1, 1, 2 * EACH + k, 16000, 16000);
+	if (me == 0)
+		post(job, 1, 5, 1, 100000);
+	check_empty(job);
+}
+static void test_former_lives(void)
+{
+	struct ranks run = { .size = 3, .timeout_ms = 4000, .program = program_former_lives };
+
+	for (run.wire = "sim"; run.seed < 4; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
+/* The sender dies while rank 0 reads an announced message: a short message behind, with the same tag, is lost, too. */
+static unsigned cut_off;
+static void program_cut_off(tutti *job)
+{
+	char *memory = must(calloc(2, LONGEST));
+	tutti_op op = { 0 };
+
+	if (tutti_rank(job) == 1) {
+		CHECK(tutti_send(job, 0, 1, memory, LONGEST, &op) == 0);
+		post(job, 0, 1, 0, 10);
+		post(job, 0, 2, 0, 10);
+		tutti_wait(&op, -1);
+	} else {
+		take(job, 1, 2, 0, 10, 10);
+		CHECK(tutti_recv(job, 1, 1, memory, LONGEST, NULL, &op) == 0);
+		tt_sim_kill(1, (1 + sim_run_now->seed) * 20000);
+		if (tutti_wait(&op, -1)) {
+			cut_off++;
+			CHECK(tutti_recv(job, 1, 1, memory + LONGEST, 10, NULL, NULL) == -ECONNRESET);
+			check_empty(job);
+		}
+	}
+	free(memory);
+}
+static void test_cut_off(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = 2000, .program = program_cut_off };
+
+	for (cut_off = 0; run.seed < 20; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT(cut_off > 5);
+}
 
 /* On sim, rank 1 is killed or stopped at any moment while messages of all kinds go both ways: what comes is whole and
  * in order, everything ends, and nothing that was given back is touched. */
@@ -793,12 +983,17 @@ static CU_TestInfo tests[] = {
 	{ "bounded", test_bounded },
 	{ "out of time", test_late },
 	{ "cancelled", test_cancel },
+	{ "numbers wrap", test_wraps },
+	{ "what the log says", test_logged },
 	{ "parts of a group", test_parts },
 	{ "listed groups", test_listed },
 	{ "interrupted", test_interrupted },
 	{ "groups that are shrunk", test_shrunk },
 	{ "ranks that join late", test_newcomer },
 	{ "a rank that leaves", test_leaves },
+	{ "a rank that leaves with posted receives", test_leave_posted },
+	{ "former lives of a rank", test_former_lives },
+	{ "a sender that dies while its bytes are read", test_cut_off },
 	{ "a rank that is killed or stopped", test_hit },
 	{ "any sizes, tags, orders", test_letters },
 	CU_TEST_INFO_NULL,
