@@ -105,6 +105,43 @@ static int start_several(tutti *job, float *v)
 	return failed;
 }
 
+/* Ends with the first failure: then others call no more, and what goes to or comes from them is taken back. */
+static int await_first_failure(tutti_op *op, int n)
+{
+	for (int i = 0, ended = 0; ended < n; i = (i + 1) % n) {
+		int err = tutti_wait(&op[i], 1);
+		if (err && err != -EINPROGRESS) {
+			for (int k = 0; k < n; k++)
+				if (k != i)
+					tutti_cancel(&op[k]);
+			return tutti_wait(&op[i], -1); /* once more, for its sentence */
+		}
+		ended = err ? 0 : ended + 1;
+	}
+	return 0;
+}
+
+/* A short and a long one, from each to all others. */
+enum { LONG_MESSAGE = 20000, MESSAGES_OF_FIVE = 5 * 4 * LONG_MESSAGE };
+static int exchange_messages(tutti *job, float *v)
+{
+	tutti_op op[5 * 4] = { 0 };
+	int n = 0, me = tutti_rank(job);
+
+	for (int i = 0; i < 4 * tutti_size(job); i++) {
+		int other = i / 4, tag = i % 2;
+		size_t bytes = (tag ? LONG_MESSAGE : 100) * sizeof *v;
+		float *at = v + i * LONG_MESSAGE;
+		if (other == me)
+			continue;
+		int err = i % 4 < 2 ? tutti_send(job, other, tag, at, bytes, &op[n])
+		                    : tutti_recv(job, other, tag, at, bytes, NULL, &op[n]);
+		EXPECT(err == 0);
+		n++;
+	}
+	return await_first_failure(op, n);
+}
+
 static const struct kind kinds[] = {
 	{ "a large all-reduce", FLOATS, sum_large, false, false },
 	{ "a small all-reduce", 16, sum_small, false, false },
@@ -115,11 +152,12 @@ static const struct kind kinds[] = {
 	{ "an all-reduce of tensors", FLOATS, sum_tensors, false, false },
 	{ "a reduce", FLOATS, sum_to_root, false, false },
 	{ "an all-gather of several sizes", FLOATS, gather_sizes, false, false },
+	{ "messages", MESSAGES_OF_FIVE, exchange_messages, false, false },
 	{ "an all-reduce in place", FLOATS_IN_PLACE, sum_in_place, true, true },
 	{ "a reduce-scatter in place", FLOATS_IN_PLACE, scatter_in_place, true, false },
 	{ "an all-gather in place", FLOATS, gather_in_place, true, false },
 };
-enum { IN_PLACE = 9 };
+enum { MESSAGES = 9, IN_PLACE };
 static const struct kind *kind; /* children inherit it, like the victim */
 static int victim;
 
@@ -230,10 +268,16 @@ static void test_kill_blocks(void)
 
 static void test_kill_others(void)
 {
-	for (size_t i = 1; i < IN_PLACE; i++) {
+	for (size_t i = 1; i < MESSAGES; i++) {
 		kill_one(&kinds[i], 0, 1);
 		kill_one(&kinds[i], (int)i % 5, 4);
 	}
+}
+
+static void test_kill_messages(void)
+{
+	for (int rank = 0; rank < all_or(5, 2); rank++)
+		kill_one(&kinds[MESSAGES], rank, 3 * rank);
 }
 
 /* ---- half of a group, without its first rank ---- */
@@ -602,6 +646,7 @@ static void test_stop_blocks(void)
 }
 
 static void test_stop_small(void) { stop_one(&kinds[1], 3, 3); }
+static void test_stop_messages(void) { stop_one(&kinds[MESSAGES], 1, 5); }
 static void test_stop_broadcast(void) { stop_one(&kinds[2], 1, 7); } /* its root */
 
 /* ---- one-sided, to a stopped rank ---- */
@@ -1858,6 +1903,7 @@ static CU_TestInfo kill_tests[] = {
 	{ "in an all-reduce in place", test_kill_in_place },
 	{ "in a reduce-scatter, an all-gather in place", test_kill_blocks },
 	{ "in others", test_kill_others },
+	{ "in an exchange of messages", test_kill_messages },
 	{ "exit without a word", test_exit },
 	{ "its child lives on", test_orphan },
 	{ "and started again", test_restarted },
@@ -1872,6 +1918,7 @@ static CU_TestInfo stop_tests[] = {
 	{ "in an all-reduce in place", test_stop_in_place },
 	{ "in a reduce-scatter, an all-gather in place", test_stop_blocks },
 	{ "in a small all-reduce", test_stop_small },
+	{ "in messages of all to all", test_stop_messages },
 	{ "in a broadcast", test_stop_broadcast },
 	{ "get from it", test_get_stopped },
 	{ "put to it", test_put_stopped },
