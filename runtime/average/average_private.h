@@ -12,6 +12,9 @@ int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, c
 /* 0: rank i has this rank's value. -EINVAL, with a sentence that names the member and both values. */
 int tt_schedule_compare(tutti *group, int i, const char *what, const char *member, double theirs, double mine);
 
+/* 0: rank i's call goes well. -ECONNABORTED: it has failed with err, for a reason that its own program hears. */
+int tt_schedule_heed(tutti *group, int i, const char *what, double err);
+
 /* ---- round.c: one round of averaging: how many ranks contribute, and what is summed meanwhile ----
  *
  * All ranks of a group begin the same sums in the same order. A round that has failed stays so until tt_round_reset. */

@@ -639,26 +639,46 @@ static int compare_schedule(tutti *group, int i, const tutti_center_schedule *th
 	return err ? err : tt_schedule_compare(group, i, what, "momentum", theirs->momentum, mine->momentum);
 }
 
-static int agree(tutti *group, const tutti_center_schedule *mine) /* a collective */
+struct said { /* to the other ranks */
+	tutti_center_schedule schedule;
+	double err;      /* this rank's own: its call fails, and so do the others' */
+};
+
+static int compare_all(tutti *group, const struct said *theirs, const tutti_center_schedule *mine)
 {
-	const tutti_center_schedule *theirs;
-	void *all;
+	int err = 0;
+
+	for (int i = 0; !err && i < group->n; i++)
+		if (!(err = compare_schedule(group, i, &theirs[i].schedule, mine)))
+			err = tt_schedule_heed(group, i, "center set", theirs[i].err);
+	return err;
+}
+
+/* A collective, also for a rank whose call has failed already: bad, with the sentence. The others must not wait. */
+static int agree(tutti *group, const tutti_center_schedule *schedule, int bad)
+{
+	const struct said mine = { schedule ? *schedule : (tutti_center_schedule){ 0 }, bad };
+	struct tt_sentence why = tt_last_sentence();
+	void *all = NULL;
 	int err = tt_group_usable(group);
 
-	if (err || (err = tt_schedule_gather(group, mine, sizeof *mine, &all, "center set")))
-		return err;
-	theirs = all;
-	for (int i = 0; !err && i < group->n; i++)
-		err = compare_schedule(group, i, &theirs[i], mine);
+	if (!err && !(err = tt_schedule_gather(group, &mine, sizeof mine, &all, "center set")) && !bad)
+		err = compare_all(group, all, schedule);
 	free(all);
-	return err;
+	if (bad)
+		tt_remember(why.text);
+	return bad ? bad : err;
 }
 
 static int set_schedule(tutti_center *c, tutti *group, const tutti_center_schedule *schedule)
 {
-	int err = check_schedule(c, schedule);
+	int err = tt_given(schedule, "tutti_center_set: schedule");
 
-	if (err || (c->config.consistency.mode == TUTTI_BSP && (err = agree(group, schedule))))
+	if (!err && !(err = TT_RESERVED(tutti_center_schedule, schedule)))
+		err = check_schedule(c, schedule);
+	if (c->config.consistency.mode == TUTTI_BSP)
+		err = agree(group, schedule, err);
+	if (err)
 		return err;
 	c->now = *schedule;
 	c->phase = 0;
@@ -667,12 +687,9 @@ static int set_schedule(tutti_center *c, tutti *group, const tutti_center_schedu
 
 int tutti_center_set(tutti_center *c, tutti *group, const tutti_center_schedule *schedule)
 {
-	int err = check_center(c);
+	int err = enter(c);
 
-	if (err || (err = tt_given(schedule, "tutti_center_set: schedule")) ||
-	    (err = TT_RESERVED(tutti_center_schedule, schedule)) || (err = enter(c)))
-		return err;
-	return leave(c, set_schedule(c, group, schedule));
+	return err ? err : leave(c, set_schedule(c, group, schedule));
 }
 
 int tutti_center_get(const tutti_center *c, tutti_center_schedule *schedule)

@@ -42,7 +42,10 @@ struct tutti_ea {
 	bool params;         /* it spreads rank 0's parameters, too */
 	char *copy, *now;    /* x as it was, and as it is then; made when they are first needed */
 	tutti_tensor *list;  /* of the tensors in `now` */
+	size_t passed;       /* bytes of the model since the last pause of an errand */
 };
+
+enum { PIECE = 1 << 20 }; /* bytes of a pass over the model between two pauses */
 
 double tutti_elastic_alpha(int ranks) { return ranks > 0 ? 0.9 / ranks : NAN; }
 
@@ -64,6 +67,7 @@ static void cut(struct tutti_ea *ea)
 struct said { /* what must be the same on all ranks */
 	uint64_t model;
 	double tau, alpha, flags;
+	double err;          /* this rank's own: its call fails, and so do the others' */
 };
 
 static int compare_rank(tutti *group, int i, const struct said *theirs, const struct said *mine)
@@ -71,23 +75,31 @@ static int compare_rank(tutti *group, int i, const struct said *theirs, const st
 	static const char what[] = "elastic averaging";
 	int err;
 
+	if ((err = tt_schedule_compare(group, i, what, "tau", theirs->tau, mine->tau)) ||
+	    (err = tt_schedule_compare(group, i, what, "alpha", theirs->alpha, mine->alpha)) ||
+	    (err = tt_schedule_compare(group, i, what, "flags", theirs->flags, mine->flags)) ||
+	    (err = tt_schedule_heed(group, i, what, theirs->err)))
+		return err;
 	if (theirs->model != mine->model)
 		return tt_fail(-EINVAL, "%s: %s has tensors of other counts or types than this rank", what,
 		               tt_member_label(tt_group_member(group, i)).text);
-	if ((err = tt_schedule_compare(group, i, what, "tau", theirs->tau, mine->tau)) ||
-	    (err = tt_schedule_compare(group, i, what, "alpha", theirs->alpha, mine->alpha)))
-		return err;
-	return tt_schedule_compare(group, i, what, "flags", theirs->flags, mine->flags);
+	return 0;
 }
 
-static int compare(const struct tutti_ea *ea, tutti *group, int tau, double alpha) /* a collective */
+/* A collective, also for a rank whose call has failed already: bad, with the sentence. The others must not wait. */
+static int compare(const struct tutti_ea *ea, tutti *group, int tau, double alpha, int bad)
 {
-	const struct said mine = { ea->model.hash, tau, alpha, ea->flags }, *theirs;
+	const struct said mine = { ea->model.hash, tau, alpha, ea->flags, bad }, *theirs;
+	struct tt_sentence why = tt_last_sentence();
 	void *all;
 	int err = tt_schedule_gather(group, &mine, sizeof mine, &all, "elastic averaging");
 
-	if (err)
-		return err;
+	if (bad)
+		tt_remember(why.text);
+	if (err || bad) {
+		free(err ? NULL : all);
+		return bad ? bad : err;
+	}
 	theirs = all;
 	for (int i = 0; !err && i < group->n; i++)
 		err = compare_rank(group, i, &theirs[i], &mine);
@@ -112,8 +124,7 @@ static int make(struct tutti_ea *ea, tutti *group)
 	if (!(ea->runs = calloc((size_t)ea->model.n, sizeof *ea->runs)))
 		return tt_fail(-ENOMEM, "%s: no memory for %d tensors", what, ea->model.n);
 	cut(ea);
-	err = tt_round_open(&ea->round, group, ea->n, what);
-	return err ? err : compare(ea, group, ea->tau, ea->alpha);
+	return tt_round_open(&ea->round, group, ea->n, what);
 }
 
 static int check_schedule(const char *what, int tau, double alpha)
@@ -123,6 +134,15 @@ static int check_schedule(const char *what, int tau, double alpha)
 	if (!isnan(alpha) && !(alpha >= 0 && alpha <= 1))
 		return tt_fail(-EINVAL, "%s: alpha is %g, and must be from 0 to 1, or NaN", what, alpha);
 	return 0;
+}
+
+static int check_opening(const struct tutti_ea *ea)
+{
+	int err = check_schedule("tutti_ea_open", ea->tau, ea->alpha);
+
+	if (err || !(ea->flags & ~TUTTI_EA_DISTLEARN))
+		return err;
+	return tt_fail(-EINVAL, "tutti_ea_open: flags are %x, and must be TUTTI_EA_DISTLEARN or 0", ea->flags);
 }
 
 static void release_ea(struct tt_handle *h)
@@ -144,19 +164,18 @@ static int open_ea(tutti *group, const tutti_tensor *params, int n, int tau, dou
                    tutti_ea **out)
 {
 	static const struct tt_handle_kind kind = { .release = release_ea, .noun = "elastic average" };
-	struct tutti_ea *ea;
+	struct tutti_ea *ea = calloc(1, sizeof *ea);
 	int err;
 
-	if ((err = check_schedule("tutti_ea_open", tau, alpha)))
-		return err;
-	if (flags & ~TUTTI_EA_DISTLEARN)
-		return tt_fail(-EINVAL, "tutti_ea_open: flags are %x, and must be TUTTI_EA_DISTLEARN or 0", flags);
-	if (!(ea = calloc(1, sizeof *ea)))
+	if (!ea)
 		return tt_fail(-ENOMEM, "tutti_ea_open: no memory");
 	ea->tau = tau;
 	ea->alpha = alpha;
 	ea->flags = flags;
-	if ((err = tt_model_open(&ea->model, params, n, "tutti_ea_open")) || (err = make(ea, group))) {
+	if (!(err = tt_given(out, "tutti_ea_open: ea")) && !(err = check_opening(ea)) &&
+	    !(err = tt_model_open(&ea->model, params, n, "tutti_ea_open")))
+		err = make(ea, group);
+	if ((err = compare(ea, group, tau, alpha, err))) {
 		release_ea(&ea->handle);
 		return err;
 	}
@@ -170,8 +189,7 @@ int tutti_ea_open(tutti *group, const tutti_tensor *params, int n, int tau, doub
 {
 	int err = tt_group_usable(group);
 
-	if (err || (err = tt_given(out, "tutti_ea_open: ea")) ||
-	    (err = tt_users_enter(group->job, &group->handle.users)))
+	if (err || (err = tt_users_enter(group->job, &group->handle.users)))
 		return err;
 	err = open_ea(group, params, n, tau, alpha, flags, out);
 	tt_users_exit(group->job, &group->handle.users);
@@ -186,17 +204,66 @@ void tutti_ea_close(tutti_ea *ea)
 		return;
 	tt_unlock(ea->handle.job);
 	tt_composite_close(&ea->whole);
-	tt_round_end(&ea->round);
+	tt_round_settle(&ea->round);
 	tt_handle_free(&ea->handle);
 	tt_remember(last.text);
 }
 
 static int leave(tutti_ea *ea, int err) { return tt_round_exit(&ea->round, &ea->handle, err); }
 
+/* ---- passes over the model ----
+ *
+ * The background thread makes those of a started synchronization, and answers other ranks between the pieces. */
+
+/* Of `left` elements that a pass has still to do: how many come next. */
+static size_t next_piece(struct tutti_ea *ea, size_t left, size_t width)
+{
+	size_t count = tt_min(left, PIECE / width);
+
+	if (ea->whole.busy && ea->passed > PIECE) {
+		tt_composite_pause(&ea->whole);
+		ea->passed = 0;
+	}
+	ea->passed += count * width;
+	return count;
+}
+
+static void copy_model(struct tutti_ea *ea, char *to, const char *from)
+{
+	for (size_t at = 0, n; at < ea->model.bytes; at += n) {
+		n = next_piece(ea, ea->model.bytes - at, 1);
+		memcpy(to + at, from + at, n);
+	}
+}
+
 static void drop_sum(struct tutti_ea *ea)
 {
-	memset(ea->sum, 0, ea->model.bytes);
+	for (size_t at = 0, n; at < ea->model.bytes; at += n) {
+		n = next_piece(ea, ea->model.bytes - at, 1);
+		memset(ea->sum + at, 0, n);
+	}
 	ea->pending = false;
+}
+
+static void add_run(struct tutti_ea *ea, const tutti_tensor *r)
+{
+	char *center = ea->center + ((char *)r->data - ea->sum);
+	size_t width = tt_type_size(r->type);
+
+	for (size_t i = 0, n; i < r->count; i += n) {
+		n = next_piece(ea, r->count - i, width);
+		tt_reduce(center + i * width, (char *)r->data + i * width, n, r->type, TUTTI_SUM);
+	}
+}
+
+static void move_tensor(struct tutti_ea *ea, const tutti_tensor *t, size_t at, double alpha)
+{
+	size_t width = tt_type_size(t->type), bytes = t->count * width;
+
+	for (size_t i = 0, n; i < bytes; i += n * width) {
+		n = next_piece(ea, (bytes - i) / width, width);
+		tt_elastic_round((char *)t->data + i, ea->center + at + i, ea->sum + at + i, alpha, n, t->type);
+	}
 }
 
 /* A synchronization that was started has failed: what came of the last step of it is of no account. */
@@ -245,10 +312,8 @@ static int add_sum(struct tutti_ea *ea)
 
 	if (err || !ea->pending)
 		return err;
-	for (int i = 0; i < ea->n; i++) {
-		const tutti_tensor *r = &ea->runs[i];
-		tt_reduce(ea->center + ((char *)r->data - ea->sum), r->data, r->count, r->type, TUTTI_SUM);
-	}
+	for (int i = 0; i < ea->n; i++)
+		add_run(ea, &ea->runs[i]);
 	drop_sum(ea);
 	return 0;
 }
@@ -258,11 +323,8 @@ static void move(struct tutti_ea *ea, const tutti_tensor *x)
 {
 	double alpha = isnan(ea->alpha) ? tutti_elastic_alpha(ea->round.group->n) : ea->alpha;
 
-	for (int i = 0; i < ea->model.n; i++) {
-		const tutti_tensor *t = &x[i];
-		size_t at = ea->model.at[i];
-		tt_elastic_round(t->data, ea->center + at, ea->sum + at, alpha, t->count, t->type);
-	}
+	for (int i = 0; i < ea->model.n; i++)
+		move_tensor(ea, &x[i], ea->model.at[i], alpha);
 	ea->pending = true;
 }
 
@@ -328,7 +390,7 @@ int tutti_ea_step(tutti_ea *ea, tutti_average_result *result)
 
 static int set_schedule(struct tutti_ea *ea, int tau, double alpha)
 {
-	int err = compare(ea, ea->round.group, tau, alpha);
+	int err = compare(ea, ea->round.group, tau, alpha, check_schedule("tutti_ea_set", tau, alpha));
 
 	if (err)
 		return err;
@@ -340,11 +402,9 @@ static int set_schedule(struct tutti_ea *ea, int tau, double alpha)
 
 int tutti_ea_set(tutti_ea *ea, int tau, double alpha)
 {
-	int err = tt_given(ea, "tutti_ea_set: ea");
+	int err = enter(ea, "tutti_ea_set: ea");
 
-	if (err || (err = check_schedule("tutti_ea_set", tau, alpha)) || (err = enter(ea, "")))
-		return err;
-	return leave(ea, set_schedule(ea, tau, alpha));
+	return err ? err : leave(ea, set_schedule(ea, tau, alpha));
 }
 
 int tutti_ea_get(const tutti_ea *ea, int *tau, double *alpha)
@@ -400,7 +460,7 @@ static void store_root(struct tutti_ea *ea, bool params)
 	if (params)
 		tt_model_store(&ea->model, ea->sum);
 	else
-		memcpy(ea->sum, ea->center, ea->model.bytes);
+		copy_model(ea, ea->sum, ea->center);
 }
 
 /* Through the sum's memory, which is whole or of no account: nothing is ever torn. */
@@ -413,7 +473,7 @@ static int spread(struct tutti_ea *ea, bool params)
 	store_root(ea, params);
 	err = tutti_broadcast(group, ea->sum, ea->model.bytes, 0, NULL);
 	if (!err)
-		memcpy(ea->center, ea->sum, ea->model.bytes);
+		copy_model(ea, ea->center, ea->sum);
 	if (!err && params && !root)
 		tt_model_load(&ea->model, ea->sum);
 	drop_sum(ea);
@@ -472,7 +532,7 @@ static int begin_spread(struct tutti_ea *ea)
 		return err;
 	ea->at = SPREAD;
 	if (ea->params && ea->round.group->me == 0)
-		memcpy(ea->sum, ea->now, ea->model.bytes);
+		copy_model(ea, ea->sum, ea->now);
 	else
 		store_root(ea, false);
 	err = tutti_broadcast(ea->round.group, ea->sum, ea->model.bytes, 0, ea->round.ops);
@@ -481,9 +541,9 @@ static int begin_spread(struct tutti_ea *ea)
 
 static int end_spread(struct tutti_ea *ea)
 {
-	memcpy(ea->center, ea->sum, ea->model.bytes);
+	copy_model(ea, ea->center, ea->sum);
 	if (ea->params)
-		memcpy(ea->now, ea->sum, ea->model.bytes);
+		copy_model(ea, ea->now, ea->sum);
 	drop_sum(ea);
 	ea->steps = 0;
 	ea->phase = 0;
@@ -626,7 +686,7 @@ int tutti_ea_regroup(tutti_ea *ea, tutti *group)
 		if (tt_round_settle(&ea->round))
 			drop_sum(ea);
 		if (!(err = tt_round_reset(&ea->round, &ea->handle, group)))
-			err = compare(ea, group, ea->tau, ea->alpha);
+			err = compare(ea, group, ea->tau, ea->alpha, 0);
 	}
 	tt_users_exit(ea->handle.job, &ea->handle.users);
 	return err;

@@ -129,7 +129,7 @@ void tutti_gradients_close(tutti_gradients *g)
 		return;
 	tt_unlock(g->handle.job);
 	tt_composite_close(&g->whole);
-	tt_round_end(&g->round);
+	tt_round_settle(&g->round);
 	tt_handle_free(&g->handle);
 	tt_remember(last.text);
 }
@@ -179,11 +179,20 @@ static int check_step(const struct tutti_gradients *g)
 	                               "next step");
 }
 
+/* The end of a step that was interrupted goes on when it is called again; nothing else may begin before that. */
+static int check_end(const struct tutti_gradients *g, const char *call)
+{
+	if (!g->round.interrupted || g->joins)
+		return 0;
+	return tt_fail(-EINVAL, "%s: tutti_gradients_%s was interrupted: call it again first", call,
+	               g->round.rule == TUTTI_SUM ? "sum" : "average");
+}
+
 static int make_ready(struct tutti_gradients *g, int i)
 {
 	int err = check_step(g);
 
-	if (err)
+	if (err || (err = check_end(g, "tutti_gradients_ready")))
 		return err;
 	if (i < 0 || i >= g->model.n || g->ready[i])
 		return tt_fail(-EINVAL, "tutti_gradients_ready: gradient %d %s", i, i < 0 || i >= g->model.n ?
@@ -386,6 +395,8 @@ static int synchronize(struct tutti_gradients *g, const tutti_tensor *params, in
 	if ((err = tt_model_open(&model, params, n, "tutti_gradients_synchronize")))
 		return err;
 	tt_model_close(&model); /* it was a list of tensors */
+	if ((err = check_end(g, "tutti_gradients_synchronize")))
+		return err;
 	if (memchr(g->ready, true, (size_t)g->model.n) || (g->round.begun && !g->joins))
 		return tt_fail(-EINVAL, "tutti_gradients_synchronize: gradients of a step are ready; "
 		               "tutti_gradients_sum or _average ends it");

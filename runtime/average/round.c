@@ -55,11 +55,15 @@ static bool ends_by_itself(int err) { return err == -ECONNRESET || err == -ENOTC
 
 int tt_round_fail(struct tt_round *r, int err)
 {
+	struct tt_hook hook = tt_hook_suspend(); /* the sums use the caller's memory until they have ended */
+
 	r->err = err;
 	snprintf(r->why, sizeof r->why, "%s", tt_why());
 	for (int i = 0; i < r->begun; i++)
 		ends_by_itself(err) ? tutti_wait(&r->ops[i], -1) : tutti_cancel(&r->ops[i]);
 	r->begun = 0;
+	r->interrupted = false;
+	tt_hook_resume(hook);
 	return tt_fail(err, "%s", r->why);
 }
 

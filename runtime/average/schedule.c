@@ -3,6 +3,7 @@
 #include "member/member.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, const char *what)
 {
@@ -15,6 +16,12 @@ int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, c
 	free(*all);
 	*all = NULL;
 	return err;
+}
+
+int tt_schedule_heed(tutti *group, int i, const char *what, double err)
+{
+	return err == 0 ? 0 : tt_fail(-ECONNABORTED, "%s: the call has failed on %s: %s", what,
+	                              tt_member_label(tt_group_member(group, i)).text, strerror(-(int)err));
 }
 
 int tt_schedule_compare(tutti *group, int i, const char *what, const char *member, double theirs, double mine)

@@ -7,7 +7,7 @@ static bool never_waits_for(const struct tt_operation *r, int rank)
 	return false;
 }
 
-/* Another number at each beat: parts time out, and their composite does not. */
+/* Another number at each beat, so a composite never times out. Its parts have time limits of their own. */
 static uint64_t progress(const struct tt_operation *r) { return tt_operations(r->job)->clock; }
 
 static bool is_part(const struct tt_composite *c, const struct tt_operation *r)
@@ -15,8 +15,8 @@ static bool is_part(const struct tt_composite *c, const struct tt_operation *r)
 	return c->n && (const tutti_op *)r >= c->parts && (const tutti_op *)r < c->parts + c->n;
 }
 
-/* A collective of which a rank is missing fails by itself, on all ranks. What else fails is given up, so that others
- * need not wait for it. */
+/* A collective that misses a rank fails by itself, on all ranks. After another error this rank gives the other parts
+ * up, so that the other ranks need not wait for them. */
 static bool ends_by_itself(int err) { return err == -ECONNRESET || err == -ENOTCONN || err == -ETIMEDOUT; }
 
 void tt_composite_end(struct tt_composite *c, int err)
@@ -188,7 +188,45 @@ void tt_composite_close(struct tt_composite *c)
 	c->started = false;
 }
 
+/* This rank leaves, and the background thread, which runs errands, ends. A composite whose errand runs ends behind the
+ * errand. */
+static void stop_composite(struct tt_composite *c)
+{
+	c->due = false;
+	if (!c->err) {
+		c->err = -ESHUTDOWN;
+		c->why = "this process leaves the job";
+	}
+	if (!c->busy)
+		tt_composite_end(c, c->err);
+}
+
+static struct tt_composite *find_running(struct tt_job *job) /* NULL: all have ended, or run an errand */
+{
+	tt_each_of(struct tt_composite, link, c, &tt_operations(job)->composites)
+		if (!c->busy || !c->err)
+			return c;
+	return NULL;
+}
+
+void tt_composites_stop(struct tt_job *job)
+{
+	struct tt_composite *c;
+
+	tt_lock(job);
+	while ((c = find_running(job)))
+		stop_composite(c);
+	tt_unlock(job);
+}
+
 /* ---- errands ---- */
+
+void tt_composite_pause(struct tt_composite *c)
+{
+	tt_lock(c->job);
+	tt_progress(c->job);
+	tt_unlock(c->job);
+}
 
 void tt_composite_errand(struct tt_composite *c)
 {
@@ -203,7 +241,7 @@ static void run_errand(struct tt_composite *c)
 
 	c->due = false;
 	c->busy = true;
-	c->n = 0; /* those that the errand begins are counted afterwards */
+	c->n = 0; /* count_parts() counts the parts that the errand begins */
 	tt_unlock(job);
 	n = c->errand(c);
 	tt_lock(job);

@@ -667,6 +667,7 @@ const struct tt_module tt_operation_module = {
 	.job_size = sizeof(struct tt_operations),
 	.make = make,
 	.open = tt_inquiry_open,
+	.stop = tt_composites_stop,
 	.close = close_operations,
 	.beat = beat,
 	.errand = tt_composites_run,

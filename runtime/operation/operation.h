@@ -123,7 +123,8 @@ struct tt_composite { /* in a handle; zeroed at first */
 	/* No part runs, and none has failed. With the lock. NULL: the composite ends. */
 	void (*next)(struct tt_composite *);
 	/* Without the lock, on the background thread, after tt_composite_errand: begins more parts. Returns how many of
-	 * `parts` were begun; 0: the composite ends; -errno, with a sentence. */
+	 * `parts` were begun; 0: the composite ends; -errno, with a sentence. A long errand calls tt_composite_pause
+	 * each millisecond or so. */
 	int (*errand)(struct tt_composite *);
 	struct tt_timer timer;
 };
@@ -135,6 +136,9 @@ int tt_composite_idle(struct tt_composite *, const char *call);
 /* For the call that applies the result. 0; -EINPROGRESS: it runs; -EINVAL: none was started; or its error. */
 int tt_composite_take(struct tt_composite *, const char *call);
 void tt_composite_close(struct tt_composite *); /* gives it up, and waits. Also where none was begun */
+/* In an errand, without the lock: makes progress, since the background thread makes none while it runs the errand. */
+void tt_composite_pause(struct tt_composite *);
+void tt_composites_stop(struct tt_job *); /* this rank leaves: all end. Without the lock */
 /* With the lock: */
 void tt_composite_end(struct tt_composite *, int err);
 void tt_composite_errand(struct tt_composite *); /* runs `errand` soon */

@@ -271,6 +271,10 @@ static void program_schedule(tutti *job)
 			CHECK(tutti_center_get(c, &s) == 0 && s.tau == 2 && s.learning_rate == 1 && s.momentum == 0);
 			other = WITH(s, it.tau = 0);
 			CHECK(tutti_center_set(c, job, &other) == -EINVAL && why_has("tau is 0"));
+			other = WITH(s, it.tau = me ? 7 : 0);
+			CHECK(tutti_center_set(c, job, &other) == -EINVAL && why_has("tau is 0"));
+			CHECK(!me || (why_has("7") && why_has("rank 0")));
+			CHECK(n == 1 || tutti_center_set(c, job, me ? &s : NULL) == -EINVAL);
 			other = WITH(s, it.alpha = 0.5);
 			CHECK(tutti_center_set(c, job, &other) == -EINVAL && why_has("alpha"));
 			other = WITH(s, it.learning_rate = me ? 0.25 : 0.5);

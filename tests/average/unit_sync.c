@@ -1,6 +1,8 @@
 /* unit_sync.c - all-reduce SGD and synchronous elastic averaging against plain loops: several types, uneven ends,
  * gradients that become ready in any order; and ranks that are killed in each call. On sim over seeds, over TCP and in
  * shared memory. */
+#include "average/average_private.h"
+#include "operation/operation.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
 #include <math.h>
@@ -470,6 +472,62 @@ static void cancel_step(tutti *job)
 	tutti_gradients_close(g);
 }
 
+static uint64_t ms_since(uint64_t begun) { return (tt_now() - begun) / TT_MS; }
+
+/* A close asks no hook, and does not wait for what an interrupted call has left: rank 1 never takes part. */
+static void close_interrupted(tutti *job)
+{
+	static const volatile int stop = 1;
+	double x[2] = { 0 }, params = 0;
+	tutti_tensor t[] = { { x, 1, TUTTI_F64 }, { x + 1, 1, TUTTI_F64 } }, p = { &params, 1, TUTTI_F64 };
+	tutti_gradients *g;
+	tutti_ea *ea;
+
+	CHECK(tutti_gradients_open(job, t, 2, 1, &g) == 0);
+	CHECK(tutti_ea_open(job, t, 1, 1, 0.5, 0, &ea) == 0);
+	if (tutti_rank(job) == 0) {
+		tutti_on_wait_flag(&stop);
+		CHECK(tutti_gradients_average(g, NULL) == -EINTR);
+		CHECK(tutti_gradients_ready(g, 0) == -EINVAL && strstr(tutti_why(), "tutti_gradients_average was"));
+		CHECK(tutti_gradients_synchronize(g, &p, 1) == -EINVAL);
+		CHECK(strstr(tutti_why(), "tutti_gradients_average was interrupted") != NULL);
+		CHECK(tutti_ea_step(ea, NULL) == 1 && tutti_ea_step(ea, NULL) == -EINTR);
+		uint64_t begun = tt_now();
+		tutti_gradients_close(g);
+		tutti_ea_close(ea);
+		CHECK(ms_since(begun) < 5000);
+		tutti_on_wait_flag(NULL);
+		started = 1;
+	}
+	while (!started)
+		pass_time(TT_MS);
+	if (tutti_rank(job)) {
+		tutti_gradients_close(g);
+		tutti_ea_close(ea);
+	}
+}
+
+/* A sum that no call has left is not cancelled by a close whose thread has a hook that says stop. */
+static void close_with_hook(tutti *job)
+{
+	static const volatile int stop = 1;
+	double x = tutti_rank(job), center = 0;
+	tutti_tensor t = { &x, 1, TUTTI_F64 }, c = { &center, 1, TUTTI_F64 };
+	tutti_ea *ea;
+
+	CHECK(tutti_ea_open(job, &t, 1, 1, 0.5, 0, &ea) == 0);
+	while (tutti_rank(job) && !started)
+		pass_time(TT_MS);
+	CHECK(tutti_ea_step(ea, NULL) == 1);
+	started = 1;
+	if (tutti_rank(job))
+		CHECK(tutti_ea_center(ea, &c) == 0);
+	else
+		tutti_on_wait_flag(&stop);
+	tutti_ea_close(ea);
+	tutti_on_wait_flag(NULL);
+}
+
 static void on_wires_anew(void (*program)(tutti *))
 {
 	for (uint64_t seed = 0; seed < SEEDS + 2; seed++) {
@@ -485,6 +543,97 @@ static void test_started_steps(void)
 	on_wires(start_steps, 3);
 	on_wires(start_steps, 1);
 	on_wires_anew(cancel_step);
+}
+
+/* A round has failed, and its sums end by themselves: their memory is waited for, whatever the hook says. */
+static void fail_round(tutti *job)
+{
+	static const volatile int stop = 1;
+	double x = 1;
+	tutti_tensor t = { &x, 1, TUTTI_F64 };
+	struct tt_round r;
+
+	CHECK(tutti_group_timeout(job, 300) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tt_round_open(&r, job, 1, "test") == 0);
+		CHECK(tt_round_count(&r, true) == 0 && tt_round_sum(&r, &t, 1) == 0);
+		tutti_on_wait_flag(&stop);
+		CHECK(tt_round_fail(&r, -ETIMEDOUT) == -ETIMEDOUT);
+		tutti_on_wait_flag(NULL);
+		CHECK(tutti_test(&r.ops[0]) == -ETIMEDOUT && tutti_test(&r.ops[1]) == -ETIMEDOUT);
+		tt_round_close(&r);
+		started = 1;
+	}
+	while (!started)
+		pass_time(TT_MS);
+}
+
+static void test_closes(void)
+{
+	on_wires_anew(close_interrupted);
+	on_wires_anew(fail_round);
+	on_wires_anew(close_with_hook);
+}
+
+/* ---- an errand of the background thread ---- */
+
+static struct { /* of rank 0 */
+	struct tt_composite whole;
+	tutti_window *window;
+	atomic_bool runs, waits;
+} errand;
+
+static const uint64_t *word_of_errand;
+
+/* Ends when rank 1 has put a word, for which somebody must make progress; its main thread is elsewhere. */
+static int run_until_put(struct tt_composite *c)
+{
+	uint64_t begun = tt_now();
+
+	errand.runs = true;
+	while (!__atomic_load_n(word_of_errand, __ATOMIC_ACQUIRE) && ms_since(begun) < 10000)
+		tt_composite_pause(c);
+	return 0;
+}
+
+static void pause_errand(tutti *job)
+{
+	static uint64_t word[2];
+	int me = tutti_rank(job);
+	tutti_window *w;
+	tutti_op op = { 0 };
+	uint64_t one = 1;
+
+	word[me] = 0;
+	word_of_errand = &word[0];
+	CHECK(tutti_window_open(job, "errand", &word[me], sizeof *word, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me == 0) {
+		memset(&errand, 0, sizeof errand);
+		errand.whole.next = tt_composite_errand;
+		errand.whole.errand = run_until_put;
+		tt_composite_begin(&errand.whole, job->job, &op, "errand", NULL, 0);
+		started = 1;
+		for (uint64_t begun = tt_now(); !word[0] && ms_since(begun) < 8000;)
+			pass_time(TT_MS); /* not in the library */
+		CHECK(__atomic_load_n(&word[0], __ATOMIC_ACQUIRE) == 1);
+		CHECK(tutti_wait(&op, -1) == 0 && tt_composite_take(&errand.whole, "test") == 0);
+	}
+	while (!started)
+		pass_time(TT_MS);
+	if (me == 1)
+		CHECK(tutti_put(w, 0, 0, &one, sizeof one, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_errands(void)
+{
+	for (int i = 0; i < 2; i++) {
+		started = 0;
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = i ? "tcp" : "shm",
+		                                          .program = pause_errand }), 0);
+	}
 }
 
 static void take_ea_steps(tutti_ea *ea, double *x, int n, int me)
@@ -609,6 +758,8 @@ static void change_schedule(tutti *job)
 	for (int step = 0; step < 12; step++) {
 		if (step == 4) { /* one step after an averaging: counted anew */
 			CHECK(tutti_ea_set(ea, 0, 0.5) == -EINVAL && tutti_ea_set(ea, 2, 1.5) == -EINVAL);
+			CHECK(tutti_ea_set(ea, me ? 4 : 0, 0.4) == -EINVAL && strstr(tutti_why(), me ? "tau is 0" :
+			      "from 1 up") && (!me || (strstr(tutti_why(), "rank 0") && strstr(tutti_why(), "4"))));
 			CHECK(tutti_ea_set(ea, me ? 2 : 5, 0.4) == -EINVAL && strstr(tutti_why(), "tau is") &&
 			      strstr(tutti_why(), "2") && strstr(tutti_why(), "5") && strstr(tutti_why(), "rank"));
 			CHECK(tutti_ea_set(ea, 2, me ? 0.4 : 0.3) == -EINVAL && strstr(tutti_why(), "alpha is"));
@@ -653,6 +804,10 @@ static void refuse_ea(tutti *job)
 	CHECK(tutti_ea_open(job, &t, 1, 1, tutti_rank(job) ? 0.5 : 0.4, 0, &ea) == -EINVAL &&
 	      strstr(tutti_why(), "rank"));
 	CHECK(tutti_ea_open(job, &t, 1, 1 + tutti_rank(job), 0.5, 0, &ea) == -EINVAL);
+	CHECK(tutti_ea_open(job, &t, 1, 2 * tutti_rank(job), 0.5, 0, &ea) == -EINVAL && strstr(tutti_why(), "tau is"));
+	CHECK(tutti_ea_open(job, &t, tutti_rank(job), 2, 0.5, 0, &ea) == (tutti_rank(job) ? -ECONNABORTED : -EINVAL));
+	CHECK(tutti_ea_open(job, &t, 1, 2, 0.5, 0, tutti_rank(job) ? &ea : NULL) ==
+	      (tutti_rank(job) ? -ECONNABORTED : -EINVAL) && !ea);
 	t.count -= tutti_rank(job) == 1;
 	CHECK(tutti_ea_open(job, &t, 1, 1, 0.5, 0, &ea) == -EINVAL && !ea);
 	CHECK(tutti_ea_step(NULL, NULL) == -EINVAL && tutti_ea_center(NULL, NULL) == -EINVAL);
@@ -923,6 +1078,8 @@ static CU_TestInfo tests[] = {
 	{ "a schedule", test_schedule },
 	{ "started steps", test_started_steps },
 	{ "started synchronizations", test_started_synchronizations },
+	{ "closes with a hook", test_closes },
+	{ "a long errand", test_errands },
 	{ "elastic averaging refused", test_refused_ea },
 	{ "killed in all-reduce SGD", test_killed_sgd },
 	{ "killed in elastic averaging", test_killed_ea },
