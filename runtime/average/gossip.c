@@ -408,7 +408,7 @@ struct ending {
 	uint64_t deadline;
 };
 
-/* 0 also without a peer; -EINTR: the next call goes on. */
+/* 0 also without a peer; -EINTR: the next call goes on; -ESTALE, -ESHUTDOWN: this process closes or leaves. */
 static int pull(struct tutti_gossip *g, const struct ending *e, tutti_gossip_result *r)
 {
 	struct tt_blend b = { .list = e->list, .own = tt_gossip_own(g), .copy = isfinite(e->loss) ? e->copy : NULL };
@@ -419,9 +419,10 @@ static int pull(struct tutti_gossip *g, const struct ending *e, tutti_gossip_res
 		snprintf(r->why, sizeof r->why, "gossip: no peer in this round: %s", g->none);
 		return 0;
 	}
-	b.to = tt_gossip_buffer(g, tt_gossip_spare(g));
+	if (!e->list) /* else late readers go on with what lies in the spare buffer */
+		b.to = tt_gossip_buffer(g, tt_gossip_spare(g));
 	int err = tt_fetch_mix(f, &b, e->loss, e->deadline);
-	if (err == -EINTR)
+	if (tt_gossip_ends(g, err))
 		return err;
 	g->now = NULL;
 	g->none = "nothing was published since the last mix";
@@ -645,20 +646,21 @@ int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
 
 /* ---- peers by name ---- */
 
-static int find(tutti_gossip *g, const char *name)
+/* A call on one peer begins. Returns the peer's rank; leave() ends the call. */
+static int enter_for(tutti_gossip *g, const char *name)
 {
-	int err = tt_usable(tt_job_of(g));
+	int err = tt_usable(tt_job_of(g)), rank;
 
 	if (err || (err = tt_given(name, "gossip: the peer's name")) || (err = enter(g)))
 		return err;
-	int rank = tt_gossip_find(g->job, name);
-	leave(g);
+	if ((rank = tt_gossip_find(g->job, name)) < 0)
+		leave(g);
 	return rank;
 }
 
 static int set_out(tutti_gossip *g, const char *name, bool out)
 {
-	int rank = find(g, name);
+	int rank = enter_for(g, name);
 
 	if (rank < 0)
 		return rank;
@@ -667,25 +669,32 @@ static int set_out(tutti_gossip *g, const char *name, bool out)
 	p->asked = false;
 	p->erred = 0;
 	p->score = out ? p->score : 1000;
+	leave(g);
 	return 0;
 }
 
 int tutti_gossip_add_peer(tutti_gossip *g, const char *name) { return set_out(g, name, false); }
 int tutti_gossip_remove_peer(tutti_gossip *g, const char *name) { return set_out(g, name, true); }
 
-int tutti_gossip_score(tutti_gossip *g, const char *name)
+static int score_of(struct tutti_gossip *g, int rank, const char *name)
 {
-	int rank = find(g, name);
-
-	if (rank < 0)
-		return rank;
 	const struct tt_gossip_peer *p = &g->peers[rank];
-	int err = tt_begin(g->job);
-	if (err)
-		return err;
+
+	tt_lock(g->job);
 	bool erred = p->erred && p->erred == tt_member(g->job, rank)->epoch;
 	tt_unlock(g->job);
 	if (!p->out && !erred)
 		return p->score;
 	return tt_fail(-ENOENT, "gossip: \"%s\" is no peer: %s", name, p->out ? "it was removed" : reason(-EINVAL));
+}
+
+int tutti_gossip_score(tutti_gossip *g, const char *name)
+{
+	int rank = enter_for(g, name);
+
+	if (rank < 0)
+		return rank;
+	int score = score_of(g, rank, name);
+	leave(g);
+	return score;
 }

@@ -134,6 +134,12 @@ int tt_gossip_spare(struct tutti_gossip *); /* a buffer to write into: its stamp
 const char *tt_gossip_own(const struct tutti_gossip *); /* the model that is mixed: a buffer, or NULL: the tensors */
 void tt_gossip_adopt(struct tutti_gossip *, const char *buffer); /* the model is what lies there from now on */
 
+/* The fetch runs on, and says nothing about the peer: the hook, or this process's close or leave has ended the wait. */
+static inline bool tt_gossip_ends(const struct tutti_gossip *g, int err)
+{
+	return err == -EINTR || (err && err == g->handle.users.err);
+}
+
 /* ---- gossip_config.c ---- */
 
 int tt_gossip_find(struct tt_job *, const char *name); /* a rank; -ENOENT */

@@ -200,8 +200,8 @@ static bool is_there(const struct tutti_gossip *g, int rank)
 	return there;
 }
 
-/* 0; -ETIMEDOUT, -EINTR: its bytes have not all come yet; -EINVAL: refused; else it is gone: its giver has, or has
- * closed. */
+/* 0; -ETIMEDOUT, or as of tt_gossip_ends(): its bytes have not all come yet; -EINVAL: refused; else it is gone: its
+ * giver has, or has closed. */
 static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 {
 	struct tt_gossip_peer *p = &g->peers[f->rank];
@@ -217,7 +217,7 @@ static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 		err = tt_fetch_mix(f, &b, 0, deadline);
 	else
 		err = refuse(f);
-	if (err == -EINTR)
+	if (tt_gossip_ends(g, err))
 		return err;
 	f->late = err == -ETIMEDOUT;
 	if (f->late)
@@ -269,9 +269,9 @@ int tt_gifts_mix(struct tutti_gossip *g, tutti_gossip_result *result, uint64_t d
 	do {
 		some = false;
 		tt_gifts_fetch(g);
-		for (int i = 0; err != -EINTR && i < TT_GOSSIP_FETCHES; i++)
+		for (int i = 0; !tt_gossip_ends(g, err) && i < TT_GOSSIP_FETCHES; i++)
 			if (tt_fetch_is_wanted(&g->fetch[i]))
 				some |= (err = take(g, &x, &g->fetch[i])) != -ETIMEDOUT;
-	} while (some && err != -EINTR);
-	return err == -EINTR ? err : 0;
+	} while (some && !tt_gossip_ends(g, err));
+	return tt_gossip_ends(g, err) ? err : 0;
 }

@@ -187,7 +187,8 @@ static void mix_behind(tutti *job)
 	      (x[2] == -peer || fabs(x[2] - (other - theirs)) < 1e-12)); /* of the first round, or of this one */
 	meet(job);
 	CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix_start(g, 1, &op) == 0);
-	CHECK(tutti_cancel(&op) == 0 || true); /* the mix may have ended */
+	CHECK(tutti_cancel(&op) == 0); /* also where the mix has ended */
+	CHECK(tutti_gossip_mix_apply(g, &r) == 0 || strstr(tutti_why(), "mix"));
 	tutti_gossip_close(g);
 	meet(job);
 }
@@ -232,7 +233,115 @@ static void mix_held_behind(tutti *job)
 	meet(job);
 }
 
+static int wait_result;
+static atomic_bool has_left;
+
+static void *wait_for_mix(void *op)
+{
+	wait_result = tutti_wait(op, -1);
+	return NULL;
+}
+
+/* Rank 1 has a thread that waits for a mix without end, and its hook says stop: it leaves at once all the same. */
+static void leave_behind(tutti *job)
+{
+	static const volatile int stop = 1;
+	double x = 1;
+	tutti_tensor model = { &x, 1, TUTTI_F64 };
+	tutti_gossip *g = NULL;
+	tutti_op op = { 0 };
+	pthread_t thread;
+
+	while (tutti_rank(job) == 0 && !has_left)
+		pass_time(TT_MS);
+	if (tutti_rank(job) == 0)
+		return;
+	g = open_gossip(job, "alone", &model, 1, WITH(tutti_gossip_defaults(), it.timeout_ms = 30000));
+	CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix_start(g, 1, &op) == 0);
+	CHECK(pthread_create(&thread, NULL, wait_for_mix, &op) == 0);
+	usleep(100000);
+	uint64_t begun = tt_now();
+	tutti_on_wait_flag(&stop);
+	this_run->left[1] = true;
+	tutti_leave(job);
+	has_left = true;
+	tutti_on_wait_flag(NULL);
+	CHECK(tt_now() - begun < 10000 * TT_MS);
+	pthread_join(thread, NULL);
+	CHECK(wait_result == -ESHUTDOWN);
+	tutti_gossip_close(g);
+}
+
+static void test_left_behind(void)
+{
+	for (int i = 0; i < 2; i++) {
+		has_left = false;
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = i ? "tcp" : "shm",
+		                                          .program = leave_behind }), 0);
+	}
+}
+
 static void test_held_behind(void) { ON_ALL(.size = 2, .program = mix_held_behind); }
+
+static void *mix_in_thread(void *g)
+{
+	tutti_gossip_result r;
+
+	wait_result = tutti_gossip_mix(g, 1, &r);
+	return NULL;
+}
+
+/* This process closes the gossip in a mix: the peer is not to blame. */
+static void close_behind(tutti *job)
+{
+	double x = 1;
+	tutti_tensor model = { &x, 1, TUTTI_F64 };
+	pthread_t thread;
+
+	while (tutti_rank(job) == 0 && !has_left)
+		pass_time(TT_MS);
+	if (tutti_rank(job) == 0)
+		return;
+	tutti_gossip *g = open_gossip(job, "alone", &model, 1, WITH(tutti_gossip_defaults(), it.timeout_ms = 30000));
+	CHECK(tutti_gossip_publish(g, 1) == 0);
+	CHECK(pthread_create(&thread, NULL, mix_in_thread, g) == 0);
+	usleep(100000);
+	tutti_gossip_close(g);
+	pthread_join(thread, NULL);
+	CHECK(wait_result == -ESTALE);
+	has_left = true;
+}
+
+static void test_closed_behind(void)
+{
+	for (int i = 0; i < 2; i++) {
+		has_left = false;
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = i ? "tcp" : "shm",
+		                                          .program = close_behind }), 0);
+	}
+}
+
+/* A fetch into a list writes into no buffer, so readers of all of them go on. */
+static void fetch_beside_readers(tutti *job)
+{
+	double x = tutti_rank(job), to = -1;
+	tutti_tensor model = { &x, 1, TUTTI_F64 }, list = { &to, 1, TUTTI_F64 };
+	tutti_gossip *g = open_gossip(job, "readers", &model, 1, tutti_gossip_defaults());
+	tutti_gossip_result r;
+
+	meet(job);
+	for (int i = 0; i < g->config.buffers; i++)
+		CHECK(tutti_gossip_publish(g, 1) == 0);
+	meet(job);
+	CHECK(tutti_gossip_fetch(g, 1, &list, &r) == 0 && r.peer == 1 - tutti_rank(job) && to == r.peer);
+	for (int i = 0; i < g->config.buffers; i++)
+		CHECK(g->head->stamp[i] != 0);
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_beside_readers(void) { ON_ALL(.size = 2, .program = fetch_beside_readers); }
 
 static void test_fetch(void) { ON_ALL(.size = 2, .program = fetch_model); }
 
@@ -1015,6 +1124,9 @@ static CU_TestInfo tests[] = {
 	{ "a model that is fetched", test_fetch },
 	{ "a started mix", test_behind },
 	{ "a started mix of a model that the library holds", test_held_behind },
+	{ "a leave in a started mix", test_left_behind },
+	{ "a close in a mix", test_closed_behind },
+	{ "a fetch beside readers", test_beside_readers },
 	{ "a spoiled model", test_spoiled },
 	{ "a model that the library holds", test_held },
 	{ "the choice of peers", test_choices },
