@@ -486,11 +486,14 @@ static int answer(tutti_controller *c, int i, int err, const void *data, size_t 
 
 int tutti_controller_answer(tutti_controller *c, int worker, int err, const void *data, size_t bytes)
 {
-	int bad = c ? tt_usable(c->desk.job) : tt_refuse_null("controller");
+	int bad = c ? tt_users_enter(c->desk.job, &c->desk.handle.users) : tt_refuse_null("controller");
 
-	if (bad || (bad = check_answer(c, worker, err, data, bytes)))
+	if (bad)
 		return bad;
-	return answer(c, worker, err, data, bytes);
+	if (!(bad = check_answer(c, worker, err, data, bytes)))
+		bad = answer(c, worker, err, data, bytes);
+	tt_users_exit(c->desk.job, &c->desk.handle.users);
+	return bad;
 }
 
 /* ---- a function that answers ---- */

@@ -126,7 +126,8 @@ static inline bool tt_timer_runs(const struct tt_timer *t) { return t->link.next
 
 struct tt_users { /* of a handle: the calls inside it. A call that ends or frees the handle wakes them and waits */
 	unsigned count;
-	int err;                    /* what their waits return from now on: -ESHUTDOWN, -ESTALE; 0: the handle lives */
+	/* What their waits return from now on: -ESHUTDOWN, -ESTALE; 0: the handle lives. Read without the lock, too. */
+	_Atomic int err;
 	const char *noun;           /* what the handle is, for sentences; NULL: "handle" */
 };
 
@@ -328,7 +329,7 @@ struct tt_job {
 	struct tt_list handles; /* what the program holds of this job, see handle.c ... */
 	unsigned held;         /* ... and how many; those too of which only the memory is left */
 	unsigned inside;       /* threads that wait, or are in calls of several steps */
-	bool ending;           /* tutti_leave waits until they are out. With the lock */
+	_Atomic bool ending;   /* tutti_leave waits until they are out. Written with the lock */
 	bool left;             /* no call begins any more. With the lock */
 	bool gone;             /* all of it was given back. With the lock */
 };
