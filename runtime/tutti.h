@@ -912,8 +912,13 @@ typedef struct tutti_average_result {
  *   tutti_gradients_synchronize(g, params, n);
  *
  * Calls are collective, but for open, ready, regroup and close. Errors are those of collectives. After one of them the
- * gradients hold nothing useful, and all calls return the same, until tutti_gradients_regroup. Not so after -EINTR: the
- * same call goes on with its step, or all ranks call tutti_gradients_synchronize again; close and regroup cancel. */
+ * gradients hold nothing useful, and all calls return the same, until tutti_gradients_regroup.
+ *
+ * -EINTR is no such error. tutti_gradients_sum, _average and _synchronize go on where they were when the program calls
+ * them again, and the program makes no other call on the gradients before that; close and regroup cancel.
+ * tutti_gradients_synchronize ends with collectives that choose and spread the parameters. If the hook ends one of
+ * these, the collective is cancelled: the other ranks in it get -ECONNABORTED, and all ranks call
+ * tutti_gradients_synchronize again. */
 typedef struct tutti_gradients tutti_gradients;
 /* Takes the list of the gradients' tensors, in the order of the layers: of f32, f64, f16 or bf16, several types too,
  * the same on all ranks. They are summed in place, in buckets of up to bucket_bytes (a larger tensor has one for
@@ -923,11 +928,11 @@ int tutti_gradients_open(tutti *, const tutti_tensor *grads, int n, size_t bucke
  * are ready, and those of the buckets behind it, its sum begins, in the background. A program need not call it:
  * gradients of which it has said nothing begin with the step's end. Since nobody knows yet how a step will end, it is
  * taken to end as the step before, by a sum or an average; of a rank's first step nothing begins early. Does not block.
- * -EINVAL: it is ready already. */
+ * -EINVAL: it is ready already; or the end of the step was interrupted. */
 int tutti_gradients_ready(tutti_gradients *, int i);
 /* Ends a step: the gradients are the sum over all ranks that have one; or that divided by their number. *contributors:
  * how many, NULL is allowed. Blocks until all ranks have come. -EINVAL: a step that has begun early ends as the step
- * before. */
+ * before. -EINTR: call the same function again. */
 int tutti_gradients_sum(tutti_gradients *, int *contributors);
 int tutti_gradients_average(tutti_gradients *, int *contributors);
 /* Start the end of a step, and return: the program goes on with what needs no gradients, data of the next step say. The
@@ -942,8 +947,9 @@ int tutti_gradients_apply(tutti_gradients *, int *contributors);
 /* This rank has no steps left: takes part with zeros in those of the others (for which its gradients' memory is used)
  * until all ranks call it. Then the parameters of the rank with most steps since the last time (of several, the lowest;
  * of none, rank 0) become everybody's, bit for bit. params: n tensors, of any types, the same on all ranks. Blocks
- * until all ranks have called it. -EINVAL: gradients of a step are ready. -ENODATA: the ranks that had whole parameters
- * went in the middle of it; the program takes them from a save, and calls it again. */
+ * until all ranks have called it. -EINVAL: gradients of a step are ready, or the end of a step was interrupted.
+ * -ENODATA: the ranks that had whole parameters went in the middle of it; the program takes them from a save, and calls
+ * it again. -EINTR: call it again. */
 int tutti_gradients_synchronize(tutti_gradients *, const tutti_tensor *params, int n);
 /* Goes on in another group, after tutti_group_shrink or tutti_group_grow: counted steps stay, the one under way is
  * forgotten. Ranks that are new open one of their own. Then all call tutti_gradients_synchronize, since one may have
@@ -969,7 +975,12 @@ void tutti_gradients_close(tutti_gradients *);
  *   tutti_ea_synchronize_center(ea);                        tutti_ea_center says where the result lies
  *
  * Calls are collective, but for close. Errors are those of collectives. After one of them those that need the others
- * return the same, until tutti_ea_regroup. Not so after -EINTR: the same call goes on. */
+ * return the same, until tutti_ea_regroup.
+ *
+ * -EINTR is no such error. tutti_ea_step, tutti_ea_center and the two tutti_ea_synchronize go on where they were when
+ * the program calls them again; a step counts once. The broadcast at the end of tutti_ea_synchronize, tutti_ea_open,
+ * tutti_ea_set and tutti_ea_regroup are collectives. If the hook ends one of these, the collective is cancelled: the
+ * other ranks in it get -ECONNABORTED, and all ranks make the call again. */
 typedef struct tutti_ea tutti_ea;
 enum {
 	/* tutti_ea_synchronize and tutti_ea_synchronize_center end with one elastic move more, whose sum never gets
@@ -978,7 +989,7 @@ enum {
 };
 /* params: f32, f64, f16 or bf16. tau: steps, from 1 up. alpha: 0 to 1; NaN: always tutti_elastic_alpha(ranks of the
  * group). The tensors' counts and types, tau, alpha and flags are the same on all ranks, else -EINVAL. Blocks until all
- * ranks have called it. */
+ * ranks have called it. -ECONNABORTED: the call has failed on another rank, which the sentence names. */
 int tutti_ea_open(tutti *, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags, tutti_ea **);
 /* Counts a step of the program's. Returns 1: that was the tau-th, and it has averaged; 0: it was one of the others, for
  * which nobody is waited for. result: set if it has averaged, at the price of one read of the parameters; NULL: not
@@ -986,7 +997,8 @@ int tutti_ea_open(tutti *, const tutti_tensor *params, int n, int tau, double al
 int tutti_ea_step(tutti_ea *, tutti_average_result *result);
 /* Changes tau (from 1 up) and alpha (as of tutti_ea_open), from the next averaging on. The next averaging comes after
  * tau more steps. A collective: all ranks call it between the same two averagings, with the same values. Blocks until
- * all ranks have called it. -EINVAL: values out of range; or other ranks give other values, and nothing has changed. */
+ * all ranks have called it, also where one gives values out of range. -EINVAL: values out of range; or other ranks give
+ * other values. Nothing has changed then. */
 int tutti_ea_set(tutti_ea *, int tau, double alpha);
 int tutti_ea_get(const tutti_ea *, int *tau, double *alpha); /* both as they were set; NULL: not wanted */
 /* Both end this rank's steps and wait for those of the others. Then the center of rank 0 becomes everybody's; or rank
@@ -1094,13 +1106,16 @@ tutti_center_config tutti_center_own(int tau, tutti_updater, tutti_center_merge,
  * alone, and begins with the center as it is; its lists are the others', of ranks of the job. Servers and testers that
  * are no workers give params, too, which say how large the model is, and are left alone.
  *   -ENOTSUP: params are of several types, or of integers; -EINVAL: a config that makes no sense, or another than other
- * ranks have; -ECONNABORTED: another rank could not open it; and as of tutti_table_open. */
+ * ranks have; -ECONNABORTED: another rank could not open it; and as of tutti_table_open. -EINTR: nothing was opened;
+ * the other ranks get -ECONNABORTED, and all ranks call it again. */
 int tutti_center_open(tutti *, const char *name, const tutti_tensor *params, int n, const tutti_center_config *,
                       tutti_center **);
 /* Ends this rank's part, as tutti_table_close does: a barrier before it. NULL is allowed. */
 void tutti_center_close(tutti_center *);
 /* After each step of the worker: every tau steps it exchanges. Returns 1: it has exchanged; 0: not yet. result: set if
- * it has exchanged, at the price of one more read of the params; NULL: not wanted. */
+ * it has exchanged, at the price of one more read of the params; NULL: not wanted. -EINTR, also of exchange, pull,
+ * assign and read: the call on the table is cancelled, as far as a push can be; the params stay as they are, and the
+ * program may call again. */
 int tutti_center_step(tutti_center *, tutti_average_result *result);
 int tutti_center_exchange(tutti_center *, tutti_average_result *result); /* now */
 /* Starts an exchange with a copy of the params, and returns: the program takes more steps meanwhile, and the library
@@ -1124,8 +1139,9 @@ typedef struct tutti_center_schedule { /* what may change while the center is op
  * In rounds a collective of `group`, in which all workers of the center are: all call it between the same two rounds,
  * with the same values. Blocks until all have called it. Elsewhere each worker has a schedule of its own, group may be
  * NULL, and the call does not block.
- * -EINVAL: values out of range; an option that the rule does not have; or other ranks give other values, and nothing
- * has changed. */
+ * -EINVAL: values out of range; an option that the rule does not have; or other ranks give other values. -ECONNABORTED:
+ * in rounds: the call has failed on another rank. -EINTR: in rounds: the collective is cancelled; the other ranks get
+ * -ECONNABORTED, and all ranks call it again. Nothing has changed then. */
 int tutti_center_set(tutti_center *, tutti *group, const tutti_center_schedule *);
 int tutti_center_get(const tutti_center *, tutti_center_schedule *);
 /* params = center (and `old` too: a worker that began elsewhere counts nothing twice). */
@@ -1241,7 +1257,8 @@ typedef struct tutti_gossip_result {
  * from the side with more than half. A peer whose clock (or loss) does not make a factor together with mine (0 / 0)
  * gets 0.5; a factor below 0 is 0, above 1 is 1. A loss that is infinite or NaN says that the model is spoiled, under
  * every method: f is 0 if it is the peer's loss, and 1 if it is mine alone. A program without losses gives 0. That
- * there is no peer in a round is no error. -ECONNRESET as above. -EINTR: the next call goes on with the same peer. */
+ * there is no peer in a round is no error. -ECONNRESET as above. -EINTR: the peer's model goes on coming, and the next
+ * mix, of this round, averages with it. */
 int tutti_gossip_mix(tutti_gossip *, double loss, tutti_gossip_result *);
 /* Pull: starts a mix with a copy of the model, and returns: the program takes more steps meanwhile, and the library
  * does not touch the model. The operation ends when the peer's model can be read, when the round has no peer, or after
@@ -1251,16 +1268,19 @@ int tutti_gossip_mix(tutti_gossip *, double loss, tutti_gossip_result *);
  * the round goes on, and another mix may end it. Takes one more copy of the model. Does not block. -ENOTSUP: the way is
  * push; -ENOMEM; -ECONNRESET as above. */
 int tutti_gossip_mix_start(tutti_gossip *, double loss, tutti_op *op);
-/* As tutti_gossip_mix, but does not wait. -EINPROGRESS: the operation runs; -EINVAL: nothing was started. */
+/* As tutti_gossip_mix, but next to never waits. -EINPROGRESS: the operation runs; -EINVAL: nothing was started; -EINTR:
+ * call it again. */
 int tutti_gossip_mix_apply(tutti_gossip *, tutti_gossip_result *);
 /* Pull: ends the round without averaging: waits for the peer's model as tutti_gossip_mix does, and copies the model
  * into `to`, n tensors with the counts and types of the model. result: as of tutti_gossip_mix. factor is the f with
  * which tutti_gossip_mix would average, and the clock is set as if the program averages with that f. With no peer (-1)
- * `to` holds nothing useful. -EINVAL: other tensors; -ENOTSUP: the way is push; -ECONNRESET as above. */
+ * `to` holds nothing useful. -EINVAL: other tensors; -ENOTSUP: the way is push; -ECONNRESET as above; -EINTR: call it
+ * again. */
 int tutti_gossip_fetch(tutti_gossip *, double loss, const tutti_tensor *to, tutti_gossip_result *result);
 /* Sets `value` of TUTTI_GOSSIP_CONSTANT, from 0 to 1: f from the next tutti_gossip_mix on, of this rank alone. Does not
- * block. -EINVAL: another value. And returns the value; NaN: the gossip is NULL. */
+ * block. -EINVAL: another value. */
 int tutti_gossip_set_value(tutti_gossip *, double value);
+/* Returns `value` as it is set now; NaN if the gossip is NULL. Does not block. */
 double tutti_gossip_value(const tutti_gossip *);
 typedef struct tutti_gossip_info {
 	double clock;
