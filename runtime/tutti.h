@@ -136,8 +136,10 @@ tutti_config tutti_config_defaults(void);
  * launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti run` sets them), torchrun's variables, or TUTTI_CONFIG;
  * with none of these the process is a job of one, which nobody can join.
  * Blocks until every rank has joined (with a node list: not at all). -ETIMEDOUT after TUTTI_TIMEOUT. A connection that
- * ends without a word, as of a job that is about to leave, is made again until then. A refusal is final. -EINTR:
- * nothing is left; the program may call again, except under PMIx or PMI2, which serve a process once (-ENOTSUP).
+ * ends without a word, as of a job that is about to leave, is made again until then. A refusal is final. If rank 0 goes
+ * down after it has accepted this rank, this rank looks for a new rank 0 for TUTTI_SILENCE, then returns -ECONNRESET.
+ * -EINTR: nothing is left; the program may call again, except under PMIx or PMI2, which serve a process once
+ * (-ENOTSUP).
  * Raises this process's soft limit on open files to the hard limit, at most to 524,288.
  *
  * A job may begin with one rank: rank 0 of `ranks` 1 listens at `boot`, and returns -EADDRINUSE at once if another

@@ -462,14 +462,28 @@ static int new_job(struct tt_job **out)
 	return 0;
 }
 
-/* Nothing of the try before is left but what was read. */
-static int set_up_anew(struct tt_job **job, struct tt_launch *launch)
+/* tutti_join says this if nobody is found. That a rank went down says more than that a job has ended. */
+static void keep_cause(struct tt_launch *launch, int err, uint64_t until)
+{
+	bool first = !launch->again.err;
+
+	tt_log(first ? TT_WARN : TT_INFO, "joining begins again: %s", tt_why());
+	launch->again.until = until;
+	if (!first && (err != -ECONNRESET || launch->again.err == err))
+		return;
+	launch->again.err = err;
+	launch->again.since = tt_now();
+	snprintf(launch->again.why, sizeof launch->again.why, "%s", tt_why());
+}
+
+/* Nothing of the try before is left but what was read, and why it failed. */
+static int set_up_anew(struct tt_job **job, struct tt_launch *launch, int why)
 {
 	struct tt_settings settings = (*job)->settings;
 	struct tt_parking here = { 0 };
 	uint8_t chance;
 
-	tt_log(TT_INFO, "joining begins again: %s", tt_why());
+	keep_cause(launch, why, tt_members(*job)->begin_again);
 	memset(&(*job)->settings, 0, sizeof settings);
 	tt_speak_for(NULL);
 	leave_job(*job);
@@ -504,7 +518,7 @@ int tutti_join(const tutti_config *config, tutti **out)
 		err = set_up(job, &launch);
 	}
 	while (err && job && tt_members(job)->begin_again)
-		err = set_up_anew(&job, &launch);
+		err = set_up_anew(&job, &launch, err);
 	tt_speak_for(NULL);
 	tt_launch_free(&launch);
 	if (!err)

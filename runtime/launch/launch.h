@@ -18,6 +18,11 @@ struct tt_launch {
 	struct tt_node *nodes;      /* `size` of them, or NULL */
 	const struct tt_launcher *by;
 	uint64_t begun;             /* when this process began to join */
+	struct {
+		int err;            /* why joining began again, 0: it did not ... */
+		char why[240];
+		uint64_t since, until; /* ... and when. Nobody is looked for after `until` */
+	} again;
 	bool exchanges;             /* rank 0 listens where it likes; tt_launch_exchange() tells the others */
 	char name[TT_JOB_NAME + 1]; /* made of what the launcher calls the job; TUTTI_JOB comes before; "": none */
 	const char *over;           /* the transport of all these addresses: job.c says */

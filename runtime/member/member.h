@@ -158,7 +158,7 @@ struct tt_members { /* the room's own struct in a job */
 	unsigned call_from;         /* late: the next rank to be told that this one waits */
 	struct tt_watch *watch;     /* NULL: the program does not watch the job */
 	struct tt_forming *forming; /* groups that their members are making */
-	bool begin_again;           /* the job that was found has ended: tutti_join tries once more */
+	uint64_t begin_again;       /* the job that was found has ended: tutti_join tries until then. 0: it does not */
 	int join_err;
 	char join_why[420], last_try[240]; /* why joining fails; how the last try to connect ended */
 	const struct tt_message *message[256]; /* by type: what the modules have registered */

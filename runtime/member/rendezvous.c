@@ -238,13 +238,20 @@ static void name_missing(const struct tt_job *job, char *text, size_t room)
 }
 
 /* The rank that was found has ended without a word of refusal. It may have been of an earlier job at this address.
- * Where a launcher told the address, no other job comes there. */
-static bool may_begin_again(const struct tt_job *job, const struct tt_launch *b)
+ * Where a launcher told the address, no other job comes there. If rank 0 went down, rank 0 may have been of this job,
+ * and the job has failed: then a new rank 0 must come soon. A newcomer has the whole time. */
+static uint64_t may_begin_again_until(const struct tt_job *job, const struct tt_launch *b)
 {
-	const struct tt_member *found = tt_member(job, tt_members(job)->sponsor);
-	bool ended = found->state == TT_LEFT || (found->state == TT_GONE && found->err == -ECONNRESET);
+	const struct tt_members *all = tt_members(job);
+	const struct tt_member *found = tt_member(job, all->sponsor);
+	uint64_t until = b->again.err ? b->again.until : b->begun + job->timeout, now = tt_now();
+	bool died = found->state == TT_GONE && found->err == -ECONNRESET;
 
-	return job->rank && ended && !tt_members(job)->join_err && b->boots && tt_now() < b->begun + job->timeout;
+	if (!job->rank || all->join_err || !b->boots || !(died || found->state == TT_LEFT))
+		return 0;
+	if (died && !all->sponsor && job->rank < all->launched)
+		until = tt_min(until, now + job->silence);
+	return now < until ? until : 0;
 }
 
 static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
@@ -254,7 +261,7 @@ static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 	char missing[80] = "";
 	unsigned long long ms = job->timeout / TT_MS;
 
-	tt_members(job)->begin_again = may_begin_again(job, b);
+	tt_members(job)->begin_again = may_begin_again_until(job, b);
 	if (all->join_err)
 		return tt_fail(all->join_err, "%s", all->join_why);
 	if (root->state == TT_GONE)
@@ -270,6 +277,9 @@ static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 		               "rank 0 knows who is missing", job->size, ms);
 	if (*all->join_why) /* rank 0 said to try again, and is gone */
 		return tt_fail(-EPERM, "%s", all->join_why);
+	if (b->again.err)
+		return tt_fail(b->again.err, "%s; tried again for %llu ms", b->again.why,
+		               (unsigned long long)((tt_now() - b->again.since) / TT_MS));
 	if (job->rank != 0 && strchr(all->boots, ','))
 		return tt_fail(-ETIMEDOUT, "no rank at %.150s has let this process in within %llu ms: "
 		               "do they run, and are the addresses right?", all->boots, ms);
@@ -317,10 +327,18 @@ static void say_awaited(const struct tt_job *job, const struct tt_launch *b)
 		tt_log(TT_WARN, "joining waits for rank 0 at %s: does it run, and is the address right?", b->address);
 }
 
+/* A rank that has been found has the whole time. */
+static uint64_t time_to_meet(const struct tt_job *job, const struct tt_launch *b, uint64_t begun)
+{
+	bool found = tt_member(job, tt_members(job)->sponsor)->state == TT_UP;
+
+	return b->again.err && !found ? b->again.until : begun + job->timeout;
+}
+
 /* The parent in the tree may hang: rank 0 is asked from time to time. */
 static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 {
-	uint64_t begun = b->boots ? b->begun : tt_now(), end = begun + job->timeout, ask;
+	uint64_t begun = b->boots ? b->begun : tt_now(), end, ask;
 	bool said = false;
 	int err;
 
@@ -336,13 +354,14 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 	do {
 		if (job->rank && tt_member(job, tt_members(job)->sponsor)->state < TT_LEFT)
 			tt_rendezvous_present(job);
+		end = time_to_meet(job, b, begun);
 		ask = tt_min(end, tt_now() + tt_min(job->timeout, job->silence) / ASKS + 1);
 		err = tt_wait_for(job, NULL, is_met, job, ask);
 		if (err && err != -ETIMEDOUT)
 			return err;
 		if (err && !said && (said = tt_now() - begun >= job->silence))
 			say_awaited(job, b);
-	} while (err && ask < end);
+	} while (err && tt_now() < time_to_meet(job, b, begun));
 	return err || !is_known(job) ? meeting_failed(job, b) : 0;
 }
 

@@ -343,11 +343,15 @@ static bool keeps_number(const struct tt_claim *c, const struct tutti *g)
 	       tt_bits_has(c->granted, g->job->rank);
 }
 
-/* A newcomer that finds no room asks again: some rank may be about to go. */
+/* A newcomer that finds no room asks again: some rank may be about to go. A job that takes no newcomers refuses. */
 static void turn_away_for_now(struct tt_link *l)
 {
 	char text[60];
 
+	if (tt_members(l->job)->capacity == tt_members(l->job)->launched) {
+		turn_away(l, "the job takes no newcomers: TUTTI_NEWCOMERS is 0 on rank 0");
+		return;
+	}
 	snprintf(text, sizeof text, "%d newcomers are there (TUTTI_NEWCOMERS)",
 	         tt_members(l->job)->capacity - tt_members(l->job)->launched);
 	tt_sponsor_end(l);

@@ -40,6 +40,7 @@ static const char *wires, *boot_of;
 static char boot[32];
 static pid_t pids[PLACES];
 static int place;                /* of this child */
+static int silence_ms = SILENCE_MS;
 static struct report *mine;
 
 #define EXPECT(condition) expect_that(condition, #condition, __LINE__)
@@ -65,7 +66,7 @@ static void await_go(int go)
 static int join_as(int rank, int ranks, int timeout_ms, int newcomers, tutti **job)
 {
 	tutti_config c = { .rank = rank, .ranks = ranks, .boot = boot_of, .timeout_ms = timeout_ms,
-		           .silence_ms = SILENCE_MS, .newcomers = newcomers, .transports = wires };
+		           .silence_ms = silence_ms, .newcomers = newcomers, .transports = wires };
 	uint64_t begun = tt_now();
 
 	mine->err = tutti_join(&c, job);
@@ -307,6 +308,46 @@ static void test_room(void)
 	finish(5);
 }
 
+/* ---- a job without room ---- */
+
+static void founder_of_none(void) /* a job of one would not listen */
+{
+	tutti *job;
+
+	EXPECT(join_as(place, 2, HANG_MS, TUTTI_NEVER, &job) == 0);
+	if (mine->err)
+		return;
+	reach(1);
+	await_go(5);
+	tutti_leave(job);
+}
+
+static void unwanted_visitor(void)
+{
+	tutti *job;
+
+	if (!join_as(TUTTI_NEW_RANK, 2, HANG_MS, 0, &job))
+		tutti_leave(job);
+}
+
+/* Nobody needs to wait for room that never comes. */
+static void test_no_room(void)
+{
+	begin();
+	start(0, founder_of_none);
+	start(1, founder_of_none);
+	await(0, 1);
+	await(1, 1);
+	start(2, unwanted_visitor);
+	await(2, 9);
+	const struct report *r = &board->of[2];
+	WANT(r->err == -EPERM && strstr(r->why, "the job takes no newcomers: TUTTI_NEWCOMERS is 0 on rank 0"),
+	     "%d: %s", r->err, r->why);
+	WANT(r->ms < HANG_MS / 10, "it took %llu ms", (unsigned long long)r->ms);
+	board->go = 5;
+	finish(3);
+}
+
 /* ---- a number that is used again ---- */
 
 static int put_to(tutti_window *w, int rank)
@@ -460,6 +501,37 @@ static void test_again(void)
 	begin();
 	for (int i = 0; i < AGAIN; i++)
 		start(i, begin_again);
+	finish(AGAIN);
+}
+
+/* ---- rank 0 goes down while others join, and is started again ---- */
+
+enum { BRIEF_MS = 1000 * SLOW };
+
+static void brief(void)
+{
+	tutti *job;
+
+	silence_ms = BRIEF_MS;
+	EXPECT(join_as(place, AGAIN, HANG_MS, 0, &job) == 0);
+	if (mine->err)
+		return;
+	EXPECT(!mine->late && tutti_barrier(job, NULL) == 0);
+	tutti_leave(job);
+}
+
+/* Once rank 1 has found the new rank 0, the silence is no bound any more. */
+static void test_new_root(void)
+{
+	begin();
+	start(0, brief);
+	start(1, brief);
+	sleep_ms(BRIEF_MS / 2);
+	kill(pids[0], SIGKILL);
+	WANT(end_process(0, true), "rank 0 was not killed: %s", board->of[0].why);
+	start(0, brief);
+	sleep_ms(2 * BRIEF_MS);
+	start(2, brief);
 	finish(AGAIN);
 }
 
@@ -814,9 +886,11 @@ static CU_TestInfo tests[] = {
 	{ "nobody is there", test_nobody },
 	{ "before the job", test_early },
 	{ "room for two", test_room },
+	{ "no room", test_no_room },
 	{ "a number that is used again", test_stale },
 	{ "coming again", test_return },
 	{ "the next job at the same address", test_again },
+	{ "a new rank 0", test_new_root },
 	{ "a group of one", test_solo },
 #ifdef HAVE_LIBCONFIG
 	{ "a list of nodes", test_nodes },

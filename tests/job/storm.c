@@ -185,6 +185,8 @@ static struct run {
 	bool ordered;               /* the fault */
 	bool drift;                 /* a rank has spent a deadline on another, which was not evicted for it */
 	bool left[RANKS_MAX];       /* has called tutti_leave, or never came in */
+	bool came[RANKS_MAX];       /* tutti_join has returned 0 */
+	bool blamed[RANKS_MAX];     /* before that: then it must not come in any more */
 	bool common[RANKS_MAX];     /* has its common window open */
 	bool ok[STEPS_MAX][RANKS_MAX][OPS_MAX]; /* operations of sessions that returned 0 */
 	uint64_t added[RANKS_MAX][RANKS_MAX], tried[RANKS_MAX][RANKS_MAX]; /* [to][from]: in the common window */
@@ -252,6 +254,13 @@ static bool is_documented(int err)
 	return false;
 }
 
+/* Whoever lost rank 0 while it joined has lost its place in the job, too, and looks for a new rank 0 for a while. */
+static bool may_stay_away(int rank)
+{
+	run.blamed[rank] |= !run.came[rank];
+	return !run.came[rank];
+}
+
 /* Does the sentence name ranks, and none that is innocent? Who has left may be named, too: one cannot talk to him. */
 static bool is_just(const struct me *me, const char *why)
 {
@@ -260,7 +269,7 @@ static bool is_just(const struct me *me, const char *why)
 	for (const char *at = why; (at = strstr(at, "rank ")); at++)
 		if (sscanf(at, "rank %d", &rank) == 1) {
 			named++;
-			if (rank != me->rank && !is_guilty(rank) && !run.left[rank])
+			if (rank != me->rank && !is_guilty(rank) && !run.left[rank] && !may_stay_away(rank))
 				return false;
 		}
 	return named > 0;
@@ -1352,6 +1361,9 @@ static void program(int rank, void *arg)
 		check_join(&me, err);
 		return;
 	}
+	run.came[rank] = true;
+	if (run.blamed[rank])
+		complain(&me, "another rank has blamed it while it joined, and it is innocent");
 	me.size = tutti_size(me.job);
 	tt_settings_set(&me.job->job->settings, TT_ALLREDUCE, p->algorithm, "storm");
 	open_common(&me);

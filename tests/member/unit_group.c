@@ -5,6 +5,7 @@
 #include "job/job_private.h"
 #include "member/member_private.h"
 #include "tests/harness/cunit_main.h"
+#include "tests/harness/procs.h"
 #include "tests/harness/ranks.h"
 #include "transport/frame.h"
 #include "transport/sim/sim.h"
@@ -764,6 +765,52 @@ static void test_stale(void)
 	}
 }
 
+/* ---- rank 0 goes down while others join ---- */
+
+static struct {
+	int err;
+	uint64_t ms; /* from the death of rank 0 on */
+	char why[300];
+} joining;
+
+/* Rank 0 has accepted rank 1, and waits for rank 2. */
+static void join_in_vain(int rank, void *arg)
+{
+	const uint64_t death = 100 * TT_MS, begun = tt_now();
+	tutti *job;
+
+	(void)arg;
+	if (rank == 2)
+		return;
+	if (rank == 0)
+		tt_sim_kill(0, death);
+	int err = tutti_join(NULL, &job);
+	if (rank == 0)
+		return;
+	joining.err = err;
+	joining.ms = (tt_now() - begun - death) / TT_MS;
+	snprintf(joining.why, sizeof joining.why, "%s", tutti_why());
+}
+
+/* Rank 0 may have been of an earlier job. No new rank 0 comes for TUTTI_SILENCE: the job has failed, and rank 1 says
+ * why. */
+static void test_dead_root(void)
+{
+	struct tt_sim_config config = { .ranks = 3, .program = join_in_vain, .silence_ms = SILENCE,
+		                        .timeout_ms = 100 * SILENCE };
+
+	for (; config.seed < SEEDS; config.seed++) {
+		WANT(tt_sim_run(&config) == 0, "%s", tutti_why());
+		WANT(joining.err == -ECONNRESET && strstr(joining.why, "rank 0 went down: ") &&
+		     strstr(joining.why, "; tried again for "), "%d: %s", joining.err, joining.why);
+		WANT(joining.ms >= SILENCE - 10 && joining.ms < 2 * SILENCE, "it took %d ms", (int)joining.ms);
+	}
+}
+
+static CU_TestInfo join_tests[] = {
+	{ "rank 0 goes down", test_dead_root },
+	CU_TEST_INFO_NULL,
+};
 static CU_TestInfo sense_tests[] = {
 	{ "wrong ballots", test_wrong_ballot },
 	{ "a wrong goodbye", test_wrong_bye },
@@ -790,7 +837,8 @@ static CU_TestInfo watch_tests[] = {
 };
 static CU_SuiteInfo suites[] = {
 	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests },
-	{ "nonsense", NULL, NULL, NULL, NULL, sense_tests }, CU_SUITE_INFO_NULL,
+	{ "nonsense", NULL, NULL, NULL, NULL, sense_tests }, { "joining", NULL, NULL, NULL, NULL, join_tests },
+	CU_SUITE_INFO_NULL,
 };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
