@@ -252,6 +252,7 @@ static void leave_behind(tutti *job)
 	tutti_op op = { 0 };
 	pthread_t thread;
 
+	meet(job); /* a peer that is connected, and never opens the gossip */
 	while (tutti_rank(job) == 0 && !has_left)
 		pass_time(TT_MS);
 	if (tutti_rank(job) == 0)
@@ -298,6 +299,7 @@ static void close_behind(tutti *job)
 	tutti_tensor model = { &x, 1, TUTTI_F64 };
 	pthread_t thread;
 
+	meet(job); /* a peer that is connected, and never opens the gossip */
 	while (tutti_rank(job) == 0 && !has_left)
 		pass_time(TT_MS);
 	if (tutti_rank(job) == 0)
