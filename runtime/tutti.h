@@ -344,17 +344,18 @@ int tutti_op_why(tutti_op *, char *text, size_t room);
  * it back: what is under way to a rank that lives is finished first. */
 int tutti_cancel(tutti_op *);
 /* Blocks until all n operations have ended. Entries that are NULL or idle are passed over; the others are of one job.
- * Returns 0, or the first error in the order of the list; -EINPROGRESS: some have not ended, and stay the library's. */
+ * Returns 0, or the first error in the order of the list; -EINPROGRESS: some have not ended, and stay the library's;
+ * -ECANCELED also while another thread frees one of them. */
 int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms);
 /* Blocks until one of n operations has ended, and returns its index in ops: tutti_wait(ops[index], 0) has its result.
  * Entries are passed over that are NULL, idle, or of which one of these functions has returned the result or the index
  * before; the others are of one job. -ENOENT: all were passed over, so while ((i = tutti_wait_any(ops, n, -1)) >= 0)
- * takes each operation once; -EINPROGRESS: none has ended. */
+ * takes each operation once; -EINPROGRESS: none has ended; -ECANCELED: another thread frees one of them. */
 int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms);
 /* Gives a new, idle op, for programs that have no storage of their own that stays in place. -ENOMEM. */
 int tutti_op_new(tutti_op **op);
 /* Frees what tutti_op_new gave. Cancels first, as tutti_cancel does, if an operation runs in the op, and ends the waits
- * of other threads for the op. NULL is allowed; harmless also after the job was left. */
+ * of other threads for the op, also among others: -ECANCELED. NULL is allowed; harmless also after the job was left. */
 void tutti_op_free(tutti_op *);
 /* Returns a descriptor for a foreign event loop, or -errno: readable when a started operation may have ended. Read 8
  * bytes from it, then test. tutti_leave closes it. */

@@ -467,14 +467,18 @@ int tutti_op_new(tutti_op **out)
 
 static bool is_unwatched(void *arg) { return !((struct tt_operation *)arg)->waiting; }
 
-/* Other threads may wait for the operation: the cancel ends their waits. */
+/* Other threads may wait for the operation, perhaps among others: `freed` ends their waits. */
 static void cancel_and_clear(struct tt_job *job, struct tt_operation *r)
 {
 	if (enter(job, r->serial))
 		return;
+	r->freed = true;
+	tt_operations(job)->freeing++;
+	job->engine.news = true;
 	if (!r->ended)
 		tt_operation_cancel(r);
 	tt_wait_until(job, is_unwatched, r, TT_NEVER);
+	tt_operations(job)->freeing--;
 	tt_unlock(job);
 }
 
@@ -540,17 +544,33 @@ static int make_set(tutti_op *const ops[], int n, struct set *s)
 	return 0;
 }
 
+static int find_freed(const struct set *s) /* -1: none */
+{
+	for (int i = 0; tt_operations(s->job)->freeing && i < s->n; i++)
+		if (operation(s, i) && operation(s, i)->freed)
+			return i;
+	return -1;
+}
+
+static int say_freed(const struct set *s)
+{
+	int at = find_freed(s);
+
+	return at < 0 ? 0 : tt_fail(-ECANCELED, "another thread frees operation %d of the list (tutti_op_free)", at);
+}
+
+/* Or one of them is being freed: `at` is below n then. */
 static bool have_all_ended(void *arg)
 {
 	struct set *s = arg;
 
 	for (; s->at < s->n; s->at++)
 		if (operation(s, s->at) && !operation(s, s->at)->ended)
-			return false;
+			return find_freed(s) >= 0;
 	return true;
 }
 
-/* True also if no operation runs, and the program has the results of all: `at` is n then. */
+/* True also if one is being freed; and if no operation runs, and the program has the results of all: `at` is n then. */
 static bool has_any_ended(void *arg)
 {
 	struct set *s = arg;
@@ -562,7 +582,7 @@ static bool has_any_ended(void *arg)
 			return true;
 		some_run |= r && !r->ended;
 	}
-	return !some_run;
+	return !some_run || find_freed(s) >= 0;
 }
 
 static int wait_for_set(struct set *s, bool (*ready)(void *), int timeout_ms)
@@ -609,7 +629,10 @@ int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms)
 		return err;
 	watch_set(&s, 1);
 	err = wait_for_set(&s, have_all_ended, timeout_ms);
-	err = err ? say_late(operation(&s, s.at), err, timeout_ms) : take_results(&s);
+	if (!err && s.at < n)
+		err = say_freed(&s);
+	else
+		err = err ? say_late(operation(&s, s.at), err, timeout_ms) : take_results(&s);
 	watch_set(&s, -1);
 	tt_unlock(s.job);
 	return err;
@@ -636,6 +659,8 @@ int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms)
 	if ((which = wait_for_set(&s, has_any_ended, timeout_ms)) == -ETIMEDOUT)
 		which = tt_fail(-EINPROGRESS, "none of %d operations has ended after %d ms: wait again, or cancel "
 		                "them", n, timeout_ms);
+	else if (!which && (which = say_freed(&s)))
+		; /* its index would name memory that is about to go */
 	else if (!which && s.at == n)
 		which = say_none(n);
 	else if (!which)

@@ -40,6 +40,7 @@ struct tt_operation { /* what a tutti_op holds; blocking calls have it on their 
 	uint32_t serial;            /* of its job, for tt_job_find(); 0: idle */
 	bool ended, hurried;        /* hurried: a wait has asked for the acknowledgement */
 	bool taken;                 /* the program has its result */
+	bool freed;                 /* a thread is in tutti_op_free */
 	bool given_up, said;        /* said: the log has a line that it waits */
 	uint16_t waiting;           /* threads in tutti_wait and its like */
 	uint32_t asked;             /* periods after which the ranks that it waits for were asked what they do */
@@ -54,6 +55,7 @@ _Static_assert(sizeof(struct tt_operation) <= sizeof(tutti_op), "tutti_op is too
 struct tt_operations { /* the room's own struct in a job */
 	struct tt_list running;
 	struct tt_list composites;  /* those that run */
+	int freeing;                /* threads in tutti_op_free */
 	int event_fd;
 	uint64_t clock;             /* nanoseconds, but for those in which this process was stopped */
 	uint64_t step;              /* how long the last beat was */
