@@ -17,7 +17,7 @@
  *   -EAGAIN        1,024 started collectives are under way in the group
  *   -ENOENT        a window or table that its owner did not open in time
  *   -ESTALE        a window or table that its owner has closed; a group that was shrunk or grown; another thread of
- *                  this process closes what the call waits on
+ *                  this process closes the window, table, ... of the call
  *   -EHOSTDOWN     too few ranks of a group are left
  *   -ERANGE        bytes outside a window
  *   -EMSGSIZE      a message is longer than the memory of its receive

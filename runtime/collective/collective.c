@@ -87,15 +87,29 @@ static void unpin(struct tt_coll *c)
 		tt_unpin(c->job, c->memory[i].pinned);
 }
 
+static enum tt_pin_for use_of(size_t i) { return i ? TT_PIN_READ : TT_PIN_RECEIVE; }
+
 /* Bytes that fit a message travel by message. */
+static bool needs_pin(const struct tt_coll *c, size_t i)
+{
+	return c->memory[i].len > TT_COLL_PIECE && c->n > 1 && tt_pins(c->job, c->memory[i].len, use_of(i));
+}
+
+static bool needs_pins(const struct tt_coll *c)
+{
+	for (size_t i = 0; i < TT_COUNT(c->memory); i++)
+		if (needs_pin(c, i))
+			return true;
+	return false;
+}
+
 static int pin(struct tt_coll *c)
 {
 	int err = 0;
 
 	for (size_t i = 0; !err && i < TT_COUNT(c->memory); i++)
-		if (c->memory[i].len > TT_COLL_PIECE && c->n > 1)
-			err = tt_pin(c->job, c->memory[i].base, c->memory[i].len, i ? TT_PIN_READ : TT_PIN_RECEIVE,
-			             &c->memory[i].pinned);
+		if (needs_pin(c, i))
+			err = tt_pin(c->job, c->memory[i].base, c->memory[i].len, use_of(i), &c->memory[i].pinned);
 	return err;
 }
 
@@ -513,18 +527,34 @@ void tt_coll_free(struct tt_coll *c)
 	free(c);
 }
 
-/* With the lock, on success. */
-static int pin_and_lock(struct tt_coll *c, bool blocking)
+/* Pinning may take seconds. A thread that frees the group meanwhile waits. With the lock, on success. */
+static int pin_and_lock(struct tt_coll *c)
 {
-	int pinned = pin(c), err = tt_begin(c->job);
+	struct tt_users *users = &c->group->handle.users;
+	int err, ends;
 
-	if (err)
-		return pinned ? pinned : err;
-	if (!pinned && !(pinned = check_start(c->group, blocking)))
+	if (!needs_pins(c))
+		return tt_begin(c->job);
+	if ((err = tt_users_enter(c->job, users)))
+		return err;
+	err = pin(c);
+	if (!(ends = tt_users_lock(c->job, users)) && !err)
 		return 0;
 	unpin(c);
 	tt_unlock(c->job);
-	return pinned;
+	return ends ? ends : err;
+}
+
+/* With the lock, on success. */
+static int pin_and_check(struct tt_coll *c, bool blocking)
+{
+	int err = pin_and_lock(c);
+
+	if (err || !(err = check_start(c->group, blocking)))
+		return err;
+	unpin(c);
+	tt_unlock(c->job);
+	return err;
 }
 
 int tt_coll_run(struct tt_coll *c, tutti_op *op)
@@ -532,7 +562,7 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 	int err = tt_operation_may_begin(c->job, op);
 	tutti_op stack;
 
-	if (!err && !(err = pin_and_lock(c, !op)))
+	if (!err && !(err = pin_and_check(c, !op)))
 		return tt_operation_return(start(c, op, &stack), !op);
 	tt_coll_free(c);
 	return err;

@@ -335,11 +335,14 @@ struct tt_job {
 };
 enum { TT_LEAVES = -1 };
 
+static inline bool tt_pins(const struct tt_job *job, size_t len, enum tt_pin_for use)
+{
+	return len > job->engine.look_above || (use != TT_PIN_READ && len && job->engine.pins);
+}
 static inline int tt_pin(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
 {
 	*out = NULL;
-	return len > job->engine.look_above || (use != TT_PIN_READ && len && job->engine.pins) ?
-	       tt_pin_user(job, base, len, use, out) : 0;
+	return tt_pins(job, len, use) ? tt_pin_user(job, base, len, use, out) : 0;
 }
 
 /* ---- owner.c: may this process use the job? Without the lock ---- */
@@ -393,6 +396,8 @@ void tt_handle_hold(struct tt_handle *, struct tt_job *, const struct tt_handle_
 /* A call of several steps begins and ends: neither closing nor leaving frees anything meanwhile. */
 int tt_users_enter(struct tt_job *, struct tt_users *); /* as tt_usable(); -ESTALE: another thread closes the handle */
 void tt_users_exit(struct tt_job *, struct tt_users *);
+/* As tt_users_exit(), but takes the lock and keeps it. 0; or -ESTALE, -ESHUTDOWN: the handle ends. */
+int tt_users_lock(struct tt_job *, struct tt_users *);
 /* Each close begins with the first. True: the handle is the caller's alone, and the lock is taken: the caller gives
  * back what is the job's, releases the lock, and calls the second, which frees the handle. False: nothing is left to
  * do: the job was left, or a fork's child calls. */

@@ -35,6 +35,14 @@ void tt_handle_hold(struct tt_handle *h, struct tt_job *job, const struct tt_han
 	job->held++;
 }
 
+static int say_ended(const struct tt_users *users)
+{
+	if (users->err != -ESTALE)
+		return tt_fail(users->err, "another thread of this process leaves the job of this call");
+	return tt_fail(users->err, "another thread of this process closes the %s of this call",
+	               users->noun ? users->noun : "handle");
+}
+
 int tt_users_enter(struct tt_job *job, struct tt_users *users)
 {
 	int err = tt_usable(job);
@@ -42,14 +50,22 @@ int tt_users_enter(struct tt_job *job, struct tt_users *users)
 	if (err || (err = tt_begin(job)))
 		return err;
 	if (users->err) {
-		err = tt_fail(users->err, "another thread of this process closes the %s of this call",
-		              users->noun ? users->noun : "handle");
+		err = say_ended(users);
 	} else {
 		users->count++;
 		job->inside++;
 	}
 	tt_unlock(job);
 	return err;
+}
+
+int tt_users_lock(struct tt_job *job, struct tt_users *users)
+{
+	tt_lock(job);
+	users->count--;
+	job->inside--;
+	job->engine.news |= users->err || job->ending;
+	return users->err ? say_ended(users) : 0;
 }
 
 void tt_users_exit(struct tt_job *job, struct tt_users *users)

@@ -996,13 +996,27 @@ static bool goes_unpinned(struct tutti_window *w, const struct call *c)
 	return answer;
 }
 
-static int pin(struct tutti_window *w, struct call *c)
+static bool needs_pin(struct tutti_window *w, const struct call *c)
+{
+	return c->kind != TT_ADD && c->bytes > tt_job_of(w)->engine.look_above && !goes_unpinned(w, c);
+}
+
+/* Pinning may take seconds. A thread that closes the window meanwhile waits. With the lock, on success. */
+static int pin_and_lock(struct tutti_window *w, struct call *c)
 {
 	struct tt_job *job = tt_job_of(w);
+	int err, ends;
 
-	if (c->kind == TT_ADD || c->bytes <= job->engine.look_above || goes_unpinned(w, c))
+	if (!needs_pin(w, c))
+		return tt_begin(job);
+	if ((err = tt_users_enter(job, &w->handle.users)))
+		return err;
+	err = tt_pin(job, c->local, c->bytes, TT_PIN_READ, &c->pinned);
+	if (!(ends = tt_users_lock(job, &w->handle.users)) && !err)
 		return 0;
-	return tt_pin(job, c->local, c->bytes, TT_PIN_READ, &c->pinned);
+	tt_unpin(job, c->pinned);
+	tt_unlock(job);
+	return ends ? ends : err;
 }
 
 static int start(struct tutti_window *w, struct call *c, tutti_op *op)
@@ -1015,7 +1029,7 @@ static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 		return err;
 	if (!op && c->rank != job->rank && act_at_once(job, w, c))
 		return 0;
-	if ((err = pin(w, c)) || (err = tt_begin_pinned(job, c->pinned)))
+	if ((err = pin_and_lock(w, c)))
 		return err;
 	struct tt_operation *q = tt_operation_begin(job, op, &stack, c->what, c->rank);
 	fill(q, w, c);
