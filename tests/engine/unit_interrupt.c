@@ -120,7 +120,6 @@ static void use_flag(tutti *job)
 
 static void test_flag(void) { on_wires(use_flag, 2); }
 
-/* The tutti_window in which nobody notifies. */
 static int wait_inside(void *arg)
 {
 	CHECK(wait_with(arg, NULL, LATE) == -EINVAL);

@@ -140,8 +140,8 @@ static struct order order_of(int number, int leave)
 	struct tt_random chance;
 	int n = 0;
 
-	for (; n < SIX; number /= ++n)
-		insert(&o, n, number % (n + 1), (enum kind)n);
+	for (int rest = number; n < SIX; rest /= ++n)
+		insert(&o, n, rest % (n + 1), (enum kind)n);
 	tt_random_seed(&chance, (uint64_t)(number * 7 + leave) + 1);
 	for (; n < KINDS; n++) {
 		int at = (int)tt_random_below(&chance, (uint64_t)n + 1);
@@ -178,10 +178,9 @@ static void close_in_order(tutti *job)
 		if (i == KINDS)
 			break;
 		enum kind kind = now.kind[i];
-		CHECK(i < now.leave || (call(t, kind) == -ESHUTDOWN && more_calls(t, kind) == -ESHUTDOWN) ||
-		      (kind == OP && i >= now.leave));
+		CHECK(i < now.leave || (call(t, kind) == -ESHUTDOWN && more_calls(t, kind) == -ESHUTDOWN));
 		if (i < now.leave && kind == EA && !holds_group(&now, i))
-			CHECK(tutti_ea_step(t->ea, NULL) == 0 && tutti_ea_step(t->ea, NULL) == -ESTALE);
+			CHECK(tutti_ea_step(t->ea, NULL) == -ESTALE);
 		close_one(t, kind);
 	}
 	free(t);
@@ -209,8 +208,23 @@ static void test_orders(void)
 
 /* ---- other threads wait ---- */
 
-enum wait { NOTIFY, RECEIVE, SEND, SERVE, ASK, LOCK, WAITS };
-static const char *const wait_names[] = { "notify", "receive", "send", "serve", "ask", "lock" };
+enum wait { NOTIFY, RECEIVE, SEND, END, SERVE, NEXT, ASK, FIRST, LOCK, MESSAGE, WAITS };
+static const struct {
+	const char *name, *word;     /* word: the handle's, in the sentence */
+	enum kind on;
+	int rank;                    /* that waits */
+} wait_of[] = {
+	[NOTIFY] = { "notify", "window", WINDOW, 0 },
+	[RECEIVE] = { "receive", "queue", QUEUE, 1 },
+	[SEND] = { "send", "queue", QUEUE, 0 },
+	[END] = { "end", "queue", QUEUE, 0 },
+	[SERVE] = { "serve", "controller", CONTROLLER, 0 },
+	[NEXT] = { "next", "controller", CONTROLLER, 0 },
+	[ASK] = { "ask", "controller", CONTROLLER, 1 },
+	[FIRST] = { "first", "controller", CONTROLLER, 1 },
+	[LOCK] = { "lock", "controller", CONTROLLER, 1 },
+	[MESSAGE] = { "message", "recv", GROUP, 1 },
+};
 
 static struct { /* what this run does */
 	enum wait wait;
@@ -221,6 +235,7 @@ struct waiter {
 	struct things *things;
 	struct tt_task *task;
 	int err;
+	char why[200];
 };
 
 static int answer(const tutti_request *r, void *to, size_t room, void *arg)
@@ -233,6 +248,7 @@ static int wait_there(struct things *t)
 {
 	const tutti_tensor *list;
 	tutti_tensor batch = { t->x[5], 4, TUTTI_F32 };
+	tutti_request request;
 	char text[8];
 	int err = 0;
 
@@ -243,6 +259,13 @@ static int wait_there(struct things *t)
 		while (!err)
 			err = tutti_queue_send(t->queue, &batch, 1, -1);
 		return err;
+	case END:
+		while (!tutti_queue_send(t->queue, &batch, 1, 0))
+			continue;
+		return tutti_queue_end(t->queue, -1);
+	case NEXT: return tutti_controller_next(t->controller, &request, -1);
+	case FIRST: return tutti_controller_first(t->controller);
+	case MESSAGE: return tutti_recv(t->group, -1, 1, text, sizeof text, NULL, NULL);
 	case SERVE: return tutti_controller_serve(t->controller, answer, NULL);
 	case ASK: return tutti_controller_ask(t->controller, "x", 1, text, sizeof text, NULL, -1);
 	default: return tutti_controller_lock(t->controller, -1);
@@ -254,13 +277,7 @@ static void run_waiter(void *arg)
 	struct waiter *w = arg;
 
 	w->err = wait_there(w->things);
-}
-
-static bool waits_here(int rank) { return rank == (plan.wait == RECEIVE || plan.wait == ASK || plan.wait == LOCK); }
-
-static void close_what_is_waited_for(struct things *t)
-{
-	close_one(t, plan.wait == NOTIFY ? WINDOW : plan.wait == RECEIVE || plan.wait == SEND ? QUEUE : CONTROLLER);
+	snprintf(w->why, sizeof w->why, "%s", tutti_why());
 }
 
 static bool is_inside(struct tt_job *job)
@@ -269,6 +286,16 @@ static bool is_inside(struct tt_job *job)
 	bool inside = job->inside > 0;
 	tt_unlock(job);
 	return inside;
+}
+
+/* Freeing the group cancels a receive. */
+static bool has_ended_well(const struct waiter *w)
+{
+	int err = w->err;
+
+	if (plan.wait == MESSAGE && !plan.leave)
+		return err == -ECANCELED;
+	return plan.leave ? err == -ESHUTDOWN : err == -ESTALE && strstr(w->why, wait_of[plan.wait].word);
 }
 
 /* A thread is in the call when another one closes, or leaves: it is woken, and nothing is freed before it is out. */
@@ -281,7 +308,7 @@ static void end_a_wait(tutti *job)
 
 	open_all(t, job);
 	CHECK(!tutti_barrier(job, NULL));
-	if (waits_here(rank)) {
+	if (rank == wait_of[plan.wait].rank) {
 		CHECK(!tt_spawn(run_waiter, &w, &w.task));
 		while (!is_inside(job->job)) /* a busy machine may begin the thread late */
 			pass_time(TT_MS);
@@ -290,12 +317,14 @@ static void end_a_wait(tutti *job)
 		if (plan.leave) {
 			leave_now(t);
 		} else {
-			close_what_is_waited_for(t);
-			closed[plan.wait == NOTIFY ? WINDOW : plan.wait <= SEND ? QUEUE : CONTROLLER] = true;
+			close_one(t, wait_of[plan.wait].on);
+			closed[wait_of[plan.wait].on] = true;
 		}
 		tt_join(w.task);
 		CHECK(tt_now() - since < (uint64_t)(5 * SLOW) * 1000 * TT_MS);
-		CHECK(w.err == (plan.leave ? -ESHUTDOWN : -ESTALE));
+		CHECK(has_ended_well(&w));
+		if (!has_ended_well(&w))
+			printf("%s: %d: %s\n", wait_of[plan.wait].name, w.err, w.why);
 	} else {
 		pass_time(300 * TT_MS); /* so that the other rank is not woken by this one */
 	}
@@ -312,7 +341,7 @@ static int try_wait(const char *wire, enum wait wait, bool leave)
 	int failed = run_ranks((struct ranks){ .size = 2, .wire = wire, .seed = wait, .timeout_ms = 20000,
 	                                       .program = end_a_wait });
 	if (failed)
-		printf("a thread in %s, %s, over %s\n", wait_names[wait], leave ? "leave" : "close", wire);
+		printf("a thread in %s, %s, over %s\n", wait_of[wait].name, leave ? "leave" : "close", wire);
 	return failed;
 }
 
@@ -325,6 +354,98 @@ static void test_waits(void)
 			CU_ASSERT(!try_wait(wires[i], (enum wait)wait, false));
 			CU_ASSERT(!try_wait(wires[i], (enum wait)wait, true));
 		}
+}
+
+/* ---- another thread pins the memory of its call ---- */
+
+enum { PIN_MS = 100, BYTES = 1 << 20, SMALL = 4096 };
+
+static struct {
+	enum kind kind;
+	bool leave;
+	atomic_bool pins;            /* a thread is in slow_pin() */
+} pinning;
+
+static int slow_pin(struct tt_net *net, const struct tt_mem *mem, int remote, struct tt_pin **out)
+{
+	*out = calloc(1, sizeof **out);
+	**out = (struct tt_pin){ net, *mem, remote };
+	pinning.pins = true;
+	pass_time(PIN_MS * TT_MS);
+	pinning.pins = false;
+	return 0;
+}
+
+static void free_pin(struct tt_pin *p) { free(p); }
+
+/* From now on long memory is pinned, and that takes long. own: the transports of the nets, to be put back. */
+static void slow_down_pins(struct tt_job *job, struct tt_transport *slow, const struct tt_transport **own)
+{
+	tt_lock(job);
+	for (int i = 0; i < job->engine.count; i++) {
+		struct tt_net *net = job->engine.nets[i];
+		slow[i] = *(own[i] = net->transport);
+		slow[i].pin = slow_pin;
+		slow[i].unpin = free_pin;
+		net->transport = &slow[i];
+		net->copy_max = SMALL;
+	}
+	job->engine.pin_above = job->engine.look_above = SMALL;
+	tt_unlock(job);
+}
+
+static void call_and_pin(void *arg)
+{
+	struct waiter *w = arg;
+	char *memory = calloc(2, BYTES);
+
+	w->err = pinning.kind == WINDOW ? tutti_put(w->things->window, 1, 0, memory, BYTES, NULL) :
+	         tutti_allreduce(w->things->group, memory, memory + BYTES, BYTES / 4, TUTTI_F32, TUTTI_SUM, NULL);
+	free(memory);
+}
+
+static void close_while_pinning(tutti *job)
+{
+	struct tt_transport *slow = calloc(TT_NETS, sizeof *slow);
+	const struct tt_transport *own[TT_NETS];
+	struct things *t = calloc(1, sizeof *t);
+	struct waiter w = { .things = t };
+	bool acts = tutti_rank(job) == 0;
+
+	open_all(t, job);
+	CHECK(!tutti_barrier(job, NULL));
+	if (acts) {
+		slow_down_pins(job->job, slow, own);
+		CHECK(!tt_spawn(call_and_pin, &w, &w.task));
+		while (!pinning.pins)
+			pass_time(TT_MS / 10);
+		if (pinning.leave)
+			leave_now(t);
+		else
+			close_one(t, pinning.kind);
+		CHECK(!pinning.pins);
+		tt_join(w.task);
+		CHECK(w.err == (pinning.leave ? -ESHUTDOWN : -ESTALE));
+	} else {
+		pass_time(5 * PIN_MS * TT_MS);
+	}
+	for (int i = 0; i < KINDS; i++)
+		if (!acts || pinning.leave || i != (int)pinning.kind)
+			close_one(t, (enum kind)i);
+	if (!acts || !pinning.leave)
+		leave_now(t);
+	free(slow);
+	free(t);
+}
+
+static void test_pins(void)
+{
+	for (int i = 0; i < 4; i++) {
+		pinning.kind = i / 2 ? GROUP : WINDOW;
+		pinning.leave = i % 2;
+		CU_ASSERT(!run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 20000,
+		                                          .program = close_while_pinning }));
+	}
 }
 
 /* ---- other threads begin calls all the time ---- */
@@ -390,9 +511,38 @@ static void test_fire(void)
 /* ---- operations ---- */
 
 struct op_wait {
-	tutti_op *op;
+	tutti_op *op, *list[2];
+	int (*wait)(tutti_op *const ops[], int n, int timeout_ms);
 	int err;
 };
+
+static void wait_for_ops(void *arg)
+{
+	struct op_wait *w = arg;
+
+	w->err = w->wait(w->list, 2, -1);
+}
+
+/* Another thread waits for two that never end. One is freed: the thread's wait ends. */
+static void free_one_of_two(struct tt_job *job, tutti_window *window, int other, struct op_wait w, int which)
+{
+	char to[2][64];
+	struct tt_task *task;
+	uint64_t since;
+
+	for (int i = 0; i < 2; i++) {
+		CHECK(!tutti_op_new(&w.list[i]));
+		CHECK(!tutti_get(window, other, 0, to[i], sizeof to[i], w.list[i]));
+	}
+	CHECK(!tt_spawn(wait_for_ops, &w, &task));
+	while (!is_inside(job))
+		pass_time(TT_MS);
+	since = tt_now();
+	tutti_op_free(w.list[which]);
+	tt_join(task);
+	CHECK(w.err == -ECANCELED && tt_now() - since < (uint64_t)(5 * SLOW) * 1000 * TT_MS);
+	tutti_op_free(w.list[1 - which]);
+}
 
 static void wait_for_op(void *arg)
 {
@@ -422,6 +572,9 @@ static void free_ops(tutti *job)
 	tutti_op_free(w.op);
 	tt_join(task);
 	CHECK(w.err == -ECANCELED);
+	for (int i = 0; i < 4; i++)
+		free_one_of_two(job->job, window, 1 - rank,
+		                (struct op_wait){ .wait = i / 2 ? tutti_wait_any : tutti_wait_all }, i % 2);
 	CHECK(!tutti_barrier(job, late) && !tutti_wait(late, -1));
 	tutti_op_free(NULL);
 	struct ranks *run = tt_world ? sim_run_now : this_run;
@@ -527,6 +680,7 @@ static void test_fork(void)
 static CU_TestInfo tests[] = {
 	{ "orders of six kinds, and leave", test_orders },
 	{ "threads wait while another one closes or leaves", test_waits },
+	{ "a thread pins while another one closes or leaves", test_pins },
 	{ "threads begin calls while another one leaves", test_fire },
 	{ "operations of tutti_op_new", test_ops },
 	{ "at exit", test_exit }, /* in a child of this process, which has used shared memory before */

@@ -242,20 +242,41 @@ static void test_nobody(void)
 	finish(1);
 }
 
-/* They wait for the job, in any order, and all get in. */
-static void test_early(void)
+static void start_shuffled(struct tt_random *chance, void (*program)(void), int n)
 {
-	begin();
-	for (int i = 1; i <= EARLY; i++) {
-		start(i, visitor);
-		sleep_ms((int)(tt_now() % 8));
+	int order[EARLY];
+
+	for (int i = 0; i < n; i++) {
+		int at = (int)tt_random_below(chance, (uint64_t)i + 1);
+		order[i] = order[at];
+		order[at] = i + 1;
 	}
+	for (int i = 0; i < n; i++) {
+		start(order[i], program);
+		sleep_ms((int)tt_random_below(chance, 8));
+	}
+}
+
+static void come_early(int seed)
+{
+	struct tt_random chance;
+
+	tt_random_seed(&chance, (uint64_t)seed);
+	begin();
+	start_shuffled(&chance, visitor, EARLY);
 	start(0, founder);
 	for (int i = 1; i <= EARLY; i++)
 		await(i, 9);
 	board->go = 5;
 	finish(EARLY + 1);
-	WANT(board->of[0].rank == EARLY, "%d newcomers have counted", board->of[0].rank);
+	WANT(board->of[0].rank == EARLY, "seed %d: %d newcomers have counted", seed, board->of[0].rank);
+}
+
+/* They wait for the job, in any order, and all get in. */
+static void test_early(void)
+{
+	for (int seed = 1; seed <= all_or(8, 1); seed++)
+		come_early(seed);
 }
 
 /* ---- room ---- */

@@ -146,6 +146,13 @@ static int get(struct walk *w) { return tutti_get(w->window, 1, 0, w->in, 64, NU
 static int get_large(struct walk *w) { return tutti_get(w->window, 1, 0, w->in, sizeof w->in, NULL); }
 static int add(struct walk *w) { return tutti_add(w->window, 1, 0, 0, NULL, NULL); }
 static int put_notify(struct walk *w) { return tutti_put_notify(w->window, 1, 0, w->in, 8, 3, NULL); }
+static int window_bytes(struct walk *w)
+{
+	size_t bytes = 0;
+	int err = tutti_window_bytes(w->window, 1, &bytes);
+	OK(err || bytes == sizeof w->out);
+	return err;
+}
 static int wait_notify(struct walk *w) { return tutti_wait_notify(w->window, 1, 7, 1, -1); }
 static void notify(struct walk *w, int (*call)(struct walk *))
 {
@@ -231,14 +238,15 @@ static int split(struct walk *w)
 	tutti_group_free(part);
 	return err;
 }
-static int group_of(struct walk *w)
+static int group_of_list(struct walk *w, const int *ranks)
 {
-	const int both[] = { 0, 1 };
 	tutti *part = NULL;
-	int err = tutti_group_of(w->job, both, 2, "walk", &part);
+	int err = tutti_group_of(w->job, ranks, 2, "walk", &part);
 	tutti_group_free(part);
 	return err;
 }
+static int group_of(struct walk *w) { return group_of_list(w, (const int[]){ 0, 1 }); }
+static int group_of_peer(struct walk *w) { return group_of_list(w, (const int[]){ 1, 0 }); } /* the peer collects */
 static int agree(struct walk *w, int (*agree_on)(tutti *, tutti **))
 {
 	tutti *next = NULL;
@@ -642,6 +650,7 @@ static const struct wait waits[] = {
 	{ "tutti_get", open_late, get, come_late, close_window, 0, BOTH },
 	{ "tutti_add", open_late, add, come_late, close_window, 0, BOTH },
 	{ "tutti_put_notify", open_late, put_notify, come_late, close_window, 0, BOTH },
+	{ "tutti_window_bytes", open_late, window_bytes, come_late, close_window, 0, BOTH },
 	{ "tutti_put", open_known, put, call_on_walker, close_window, 0, STOPPED | LENT | PASSES },
 	{ "tutti_get", open_known, get, call_on_walker, close_window, 0, STOPPED | LENT | PASSES },
 	{ "tutti_put", open_known, put_large, call_on_walker, close_window, 0, STOPPED | LENT | PASSES },
@@ -672,6 +681,7 @@ static const struct wait waits[] = {
 
 	{ "tutti_group_split", nothing, split, call_on_both, nothing, 1, BOTH },
 	{ "tutti_group_of", nothing, group_of, call_on_both, nothing, 0, BOTH },
+	{ "tutti_group_of", nothing, group_of_peer, call_on_both, nothing, 0, BOTH },
 	{ "tutti_group_shrink", nothing, shrink, call_on_both, nothing, 0, BOTH },
 	{ "tutti_group_grow", nothing, grow, call_on_both, nothing, 0, BOTH },
 	{ "tutti_stats_dump", open_pipe, dump, NULL, close_pipe, 0, HEALTHY | REAL },
