@@ -21,7 +21,8 @@ int tt_schedule_heed(tutti *group, int i, const char *what, double err);
 
 struct tt_round {
 	tutti *group;          /* NULL: the program has freed it */
-	tutti *entered;        /* in which the call runs */
+	tutti *entered;        /* in which the calls run ... */
+	int entries;           /* ... that are inside now: of the program, and an errand */
 	tutti_op *ops;         /* the count's, then one for each sum */
 	int begun;             /* how many of them run, or have ended */
 	tutti_rule rule;       /* of the sums: SUM or AVERAGE (by all ranks of the group) */

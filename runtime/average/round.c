@@ -30,10 +30,14 @@ int tt_round_enter(struct tt_round *r, struct tt_handle *of)
 	if (err)
 		return err;
 	tt_lock(of->job);
-	if ((r->entered = r->group))
-		r->entered->handle.users.count++; /* who frees the group waits */
+	struct tutti *g = r->entries ? r->entered : r->group; /* an errand may be inside beside the program */
+	if (g) {
+		r->entered = g;
+		r->entries++;
+		g->handle.users.count++; /* who frees the group waits */
+	}
 	tt_unlock(of->job);
-	if (r->entered)
+	if (g)
 		return 0;
 	tt_users_exit(of->job, &of->users);
 	return tt_fail(-ESTALE, "the group in which this averages was freed: regroup gives it another one");
@@ -43,6 +47,7 @@ int tt_round_exit(struct tt_round *r, struct tt_handle *of, int err)
 {
 	tt_lock(of->job);
 	r->entered->handle.users.count--;
+	r->entries--;
 	of->job->engine.news = true;
 	tt_unlock(of->job);
 	tt_users_exit(of->job, &of->users);
