@@ -583,7 +583,7 @@ static struct { /* of rank 0 */
 	atomic_bool runs, waits;
 } errand;
 
-static const uint64_t *word_of_errand;
+static uint64_t word_of[2]; /* rank 0's ends the errand */
 
 /* Ends when rank 1 has put a word, for which somebody must make progress; its main thread is elsewhere. */
 static int run_until_put(struct tt_composite *c)
@@ -591,22 +591,20 @@ static int run_until_put(struct tt_composite *c)
 	uint64_t begun = tt_now();
 
 	errand.runs = true;
-	while (!__atomic_load_n(word_of_errand, __ATOMIC_ACQUIRE) && ms_since(begun) < 10000)
+	while (!__atomic_load_n(&word_of[0], __ATOMIC_ACQUIRE) && ms_since(begun) < 10000)
 		tt_composite_pause(c);
 	return 0;
 }
 
 static void pause_errand(tutti *job)
 {
-	static uint64_t word[2];
 	int me = tutti_rank(job);
 	tutti_window *w;
 	tutti_op op = { 0 };
 	uint64_t one = 1;
 
-	word[me] = 0;
-	word_of_errand = &word[0];
-	CHECK(tutti_window_open(job, "errand", &word[me], sizeof *word, &w) == 0);
+	word_of[me] = 0;
+	CHECK(tutti_window_open(job, "errand", &word_of[me], sizeof word_of[0], &w) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (me == 0) {
 		memset(&errand, 0, sizeof errand);
@@ -614,9 +612,10 @@ static void pause_errand(tutti *job)
 		errand.whole.errand = run_until_put;
 		tt_composite_begin(&errand.whole, job->job, &op, "errand", NULL, 0);
 		started = 1;
-		for (uint64_t begun = tt_now(); !word[0] && ms_since(begun) < 8000;)
+		for (uint64_t begun = tt_now(); !__atomic_load_n(&word_of[0], __ATOMIC_ACQUIRE) &&
+		                                ms_since(begun) < 8000;)
 			pass_time(TT_MS); /* not in the library */
-		CHECK(__atomic_load_n(&word[0], __ATOMIC_ACQUIRE) == 1);
+		CHECK(__atomic_load_n(&word_of[0], __ATOMIC_ACQUIRE) == 1);
 		CHECK(tutti_wait(&op, -1) == 0 && tt_composite_take(&errand.whole, "test") == 0);
 	}
 	while (!started)
