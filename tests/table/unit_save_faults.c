@@ -798,7 +798,7 @@ static void program_again(tutti *job)
 		fill(v, c.count, 1);
 		CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0 && v[0] == 3 && v[c.count - 1] == 2);
 	} else {
-		pass_time(200 * TT_MS);
+		pass_time(1000 * TT_MS); /* a rank that has just left is put off for half a second */
 	}
 	free(v);
 	pass_time(500 * TT_MS);

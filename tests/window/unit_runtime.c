@@ -2370,7 +2370,8 @@ static void test_log(void)
 			snprintf(said, sizeof said, "rank %d", l.rank);
 			n += !strcmp(l.text, said);
 		}
-		CU_ASSERT_EQUAL(n, 3 * 20);
+		bool runs = !getenv("TEST_WIRE") || !strcmp(wires[i], "tcp"); /* ranks.h */
+		CU_ASSERT_EQUAL(n, runs ? 3 * 20 : 0);
 	}
 	tutti_log_close();
 }
