@@ -306,7 +306,7 @@ void tt_scratch_free(struct tt_scratch *);
 /* ---- the job ---- */
 
 struct tt_job {
-	uint8_t *here;         /* a page that fork() zeroes in the child; 0 also once the job was left */
+	_Atomic uint8_t *here;        /* a page that fork() zeroes in the child; 0 also once the job was left */
 	struct tt_job *next;   /* of this process's, see owner.c */
 	_Atomic bool spare;    /* another job may take this memory */
 	struct tt_engine engine; /* the lock is its first member. What is behind the lock begins as zeros */
