@@ -550,7 +550,7 @@ static int end_spread(struct tutti_ea *ea)
 	return 0;
 }
 
-/* What was begun last has ended. */
+/* The phase that began last has ended. */
 static int advance(struct tutti_ea *ea)
 {
 	int others = 0, err;
