@@ -93,6 +93,7 @@ static int take_launch(struct tt_job *job, struct tt_launch *launch)
 	job->size = launch->size;
 	all->launched = job->size;
 	all->unnumbered = launch->unnumbered;
+	all->node_list = launch->nodes != NULL; /* before this rank listens: greetings may come at once */
 	job->epoch = tt_epoch_now();
 	all->minority = tt_setting_is(&job->settings, TT_MINORITY, "yes");
 	int err = choose_capacity(job, launch);

@@ -422,7 +422,6 @@ int tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
 	me->host = host_id(job);
 	me->cpus = b->nodes ? 0 : tt_place_print(job);
 	tt_members(job)->endpoints_known += !tt_members(job)->unnumbered;
-	tt_members(job)->node_list = b->nodes != NULL;
 	for (int i = 0; b->nodes && i < job->size; i++)
 		tt_rendezvous_locate(tt_member(job, i), b->nodes[i].address);
 	if (!b->nodes && *b->address)

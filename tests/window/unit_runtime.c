@@ -1999,9 +1999,11 @@ static void look_at_arenas(tutti *job)
 	large[4096] = 7;
 	CHECK(pread(b.fd, &byte, 1, 4096) == 1 && byte == 7);
 	CHECK(ftruncate(b.fd, 0) && ftruncate(b.fd, 8 << 20));
+	CHECK(tutti_barrier(job, NULL) == 0); /* ranks are threads: the other rank could get the freed addresses */
 	tutti_free(job, large);
 	tutti_free(job, small);
 	CHECK(tt_mem_of(large, 1).fd == -1);
+	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_free(job, NULL);
 	CHECK(tutti_alloc(job, SIZE_MAX, -1, &p) == -ENOMEM);
 	/* a sanitizer ends the program there */
