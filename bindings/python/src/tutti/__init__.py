@@ -1,0 +1,1 @@
+"""Keeps the copies of a model together while many processes train it."""

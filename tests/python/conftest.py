@@ -1,0 +1,102 @@
+"""What the tests share: `ranks(n, program)` runs a program as n real processes, over shm and over tcp."""
+import contextlib
+import inspect
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+LAUNCHERS = ("TUTTI_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "SLURM_", "PMI", "OMPI_", "TORCHELASTIC_")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "transports(*names): over which transports the test runs; shm and tcp")
+
+
+def pytest_generate_tests(metafunc):
+    if "ranks" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("transports")
+        metafunc.parametrize("ranks", marker.args if marker else ("shm", "tcp"), indirect=True)
+
+
+def free_address():
+    """Returns "127.0.0.1:PORT", of a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "127.0.0.1:%d" % probe.getsockname()[1]
+
+
+def clean_environment(**more):
+    """Returns this process's environment without what launchers set, and with `more`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    return {**kept, **{name: str(value) for name, value in more.items()}}
+
+
+def source_of(program):
+    """Returns the text of a program: of a text, a path, or a function without arguments, whose name it then calls."""
+    if isinstance(program, pathlib.Path):
+        return program.read_text()
+    if callable(program):
+        return textwrap.dedent(inspect.getsource(program)) + "\n%s()\n" % program.__name__
+    return textwrap.dedent(program)
+
+
+def kill(process, number=signal.SIGKILL):
+    """Signals a rank and all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def await_all(processes, seconds):
+    """Returns whether all processes have ended in that time."""
+    deadline = time.monotonic() + seconds
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return all(process.poll() is not None for process in processes)
+
+
+@pytest.fixture
+def ranks(request, tmp_path):
+    """Gives ranks(n, program, transports=None, env=None, timeout=60, ends=None, arguments=()).
+
+    It runs `program` (a text, a path, or a function, of which the body is run) as n ranks of one job, and returns a
+    list of their outputs, stdout and stderr together. `transports`, "shm" or "tcp", replaces that of the test's run.
+    `ends` maps ranks to the exit status that they are to have; the others end with 0, else the test fails. Ranks that
+    are not done after `timeout` seconds fail it, too: the outputs then hold the stack of each thread.
+    """
+    started = []
+
+    def run(n, program, transports=None, env=None, timeout=60, ends=None, arguments=()):
+        script = tmp_path / ("program%d.py" % len(started))
+        script.write_text(source_of(program))
+        job = {"TUTTI_SIZE": n, "TUTTI_BOOT": free_address(), "TUTTI_SECRET": "a secret of the tests",
+               "TUTTI_TRANSPORTS": (transports or request.param).replace("shm", "shm,tcp")}
+        outputs, mine = [tmp_path / ("rank%d.%d" % (rank, len(started))) for rank in range(n)], []
+        for rank, output in enumerate(outputs):
+            with open(output, "wb") as file:
+                mine.append(subprocess.Popen(
+                    [sys.executable, "-u", "-X", "faulthandler", str(script), *map(str, arguments)],
+                    stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd=str(tmp_path),
+                    env=clean_environment(**{**job, "TUTTI_RANK": rank, **(env or {})})))
+        started.extend(mine)
+        hang = not await_all(mine, timeout)
+        if hang:
+            for process in mine:
+                kill(process, signal.SIGABRT)
+            await_all(mine, 5)
+        texts, wanted = [output.read_text(errors="replace") for output in outputs], ends or {}
+        if hang or any(process.poll() != wanted.get(rank, 0) for rank, process in enumerate(mine)):
+            said = ["-- rank %d, status %s:\n%s" % (rank, mine[rank].poll(), texts[rank]) for rank in range(n)]
+            pytest.fail(("hangs for %g s\n" % timeout if hang else "") + "\n".join(said), pytrace=False)
+        return texts
+
+    yield run
+    for process in started:
+        kill(process)
+        process.wait()
