@@ -1,1 +1,20 @@
-"""Keeps the copies of a model together while many processes train it."""
+"""Tutti keeps the copies of a model together while many processes train it.
+
+    import numpy as np, tutti
+    job = tutti.init()                 # from `tutti run`, torchrun, srun, mpirun; else a job of one
+    x = np.full(4, job.rank, np.float32)
+    job.allreduce(x, op="average")
+"""
+from __future__ import annotations
+
+from . import errors
+from ._buffer import own
+from .errors import Error
+from .group import Change, Group, Message, Peer, Stat
+from .job import Job, Watch, empty, init, version
+from .operation import Operation, wait_all, wait_any
+
+__version__ = version()
+
+__all__ = ["Change", "Error", "Group", "Job", "Message", "Operation", "Peer", "Stat", "Watch", "empty", "errors", "init", "own",
+           "version", "wait_all", "wait_any"]
