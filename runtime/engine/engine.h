@@ -368,8 +368,6 @@ static inline int tt_given(const void *p, const char *name) { return p ? 0 : tt_
 /* Takes the lock for a call of the program, which has asked one of the two above before. -ESHUTDOWN: the job was left
  * meanwhile, and the lock is not taken. */
 int tt_begin(struct tt_job *);
-/* The same for a call that has pinned memory, or NULL. If the call may not begin, the memory is unpinned. */
-int tt_begin_pinned(struct tt_job *, struct tt_pinned *);
 
 /* ---- handle.c: what the program holds of a job, and closes by itself: groups, windows, tables, ... ----
  *
@@ -398,6 +396,10 @@ int tt_users_enter(struct tt_job *, struct tt_users *); /* as tt_usable(); -ESTA
 void tt_users_exit(struct tt_job *, struct tt_users *);
 /* As tt_users_exit(), but takes the lock and keeps it. 0; or -ESTALE, -ESHUTDOWN: the handle ends. */
 int tt_users_lock(struct tt_job *, struct tt_users *);
+/* As tt_begin(), for a call on the handle that needs this memory pinned. A thread that closes the handle meanwhile
+ * waits. On an error nothing is pinned. -ESTALE: the handle was closed; else as tt_pin(). */
+int tt_begin_pinned(struct tt_job *, struct tt_users *, const void *base, size_t len, enum tt_pin_for,
+                    struct tt_pinned **);
 /* Each close begins with the first. True: the handle is the caller's alone, and the lock is taken: the caller gives
  * back what is the job's, releases the lock, and calls the second, which frees the handle. False: nothing is left to
  * do: the job was left, or a fork's child calls. */

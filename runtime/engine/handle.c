@@ -17,17 +17,6 @@ int tt_begin(struct tt_job *job)
 	return tt_refuse_job(job);
 }
 
-int tt_begin_pinned(struct tt_job *job, struct tt_pinned *p)
-{
-	tt_lock(job);
-	if (!job->left)
-		return 0;
-	if (p && !--p->uses)
-		tt_list_append(&job->engine.unpinned, &p->link); /* tt_pins_close unpins it, as this thread is late */
-	tt_unlock(job);
-	return tt_refuse_job(job);
-}
-
 void tt_handle_hold(struct tt_handle *h, struct tt_job *job, const struct tt_handle_kind *kind)
 {
 	*h = (struct tt_handle){ .job = job, .kind = kind, .users.noun = kind->noun };
@@ -75,6 +64,24 @@ void tt_users_exit(struct tt_job *job, struct tt_users *users)
 	job->inside--;
 	job->engine.news |= users->err || job->ending;
 	tt_unlock(job);
+}
+
+int tt_begin_pinned(struct tt_job *job, struct tt_users *users, const void *base, size_t len, enum tt_pin_for use,
+                    struct tt_pinned **out)
+{
+	int err, ends;
+
+	*out = NULL;
+	if (!tt_pins(job, len, use))
+		return tt_begin(job);
+	if ((err = tt_users_enter(job, users)))
+		return err;
+	err = tt_pin_user(job, base, len, use, out);
+	if (!(ends = tt_users_lock(job, users)) && !err)
+		return 0;
+	tt_unpin(job, *out);
+	tt_unlock(job);
+	return ends ? ends : err;
 }
 
 /* With the lock. True: the job was left, and this was the last that the program held of it. */

@@ -570,20 +570,17 @@ static struct tt_operation *begin_receive(struct receive *r, tutti_op *op, tutti
 int tutti_recv(tutti *group, int rank, int tag, void *memory, size_t bytes, tutti_message *info, tutti_op *op)
 {
 	struct tt_job *job = tt_job_of(group);
-	struct tt_pinned *pinned = NULL;
+	struct tt_pinned *pinned;
 	struct receive *r;
 	tutti_op stack;
 	int err = tt_operation_may_begin(job, op);
 
 	if (err || (err = tt_msg_check("recv", group, rank, tag, memory, bytes)))
 		return err;
-	if (bytes > TT_MSG_SHORT && (err = tt_pin(job, memory, bytes, TT_PIN_READ, &pinned)))
+	if ((err = tt_begin_pinned(job, &group->handle.users, memory, bytes > TT_MSG_SHORT ? bytes : 0, TT_PIN_READ,
+	                           &pinned)))
 		return err;
 	r = calloc(1, sizeof *r);
-	if ((err = tt_begin_pinned(job, pinned))) {
-		free(r);
-		return err;
-	}
 	err = r ? tt_msg_find("recv", group, rank, &r->from) : tt_fail(-ENOMEM, "no memory for a receive");
 	if (err) {
 		tt_unpin(job, pinned);

@@ -346,7 +346,7 @@ int tutti_send(tutti *group, int rank, int tag, const void *memory, size_t bytes
 {
 	struct tt_job *job = tt_job_of(group);
 	void *from = (void *)(uintptr_t)memory;
-	struct tt_pinned *pinned = NULL;
+	struct tt_pinned *pinned;
 	struct tt_member *m;
 	int err = tt_operation_may_begin(job, op);
 
@@ -355,9 +355,8 @@ int tutti_send(tutti *group, int rank, int tag, const void *memory, size_t bytes
 	if (rank == -1)
 		return tt_fail(-EINVAL, "send: rank -1 must be from 0 to %d", tt_group_count(group) - 1);
 	bool own = tt_group_to_job(group, rank) == job->rank;
-	if (bytes > TT_MSG_SHORT && !own && (err = tt_pin(job, memory, bytes, TT_PIN_RECEIVE, &pinned)))
-		return err;
-	if ((err = tt_begin_pinned(job, pinned)))
+	if ((err = tt_begin_pinned(job, &group->handle.users, memory, bytes > TT_MSG_SHORT && !own ? bytes : 0,
+	                           TT_PIN_RECEIVE, &pinned)))
 		return err;
 	if ((err = tt_msg_find("send", group, rank, &m))) {
 		tt_unpin(job, pinned);

@@ -660,26 +660,48 @@ struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_ki
 	return c;
 }
 
-int tt_call_pin(struct tt_table_call *c)
+/* Of the delta (0) or the values (1), which slots or GETs use. Rows travel in memory of the library's own. */
+static size_t bytes_to_pin(const struct tt_table_call *c, int which)
 {
-	struct tutti_table *t = c->table;
+	const struct tutti_table *t = c->table;
 	struct tt_range last = tt_table_range(t, t->servers - 1);
-	size_t count = (size_t)(last.first + last.count);
+	size_t count = c->list ? 0 : (size_t)(last.first + last.count);
 	bool by_slots = false;
+
+	if (which)
+		return c->values && (t->servers > 1 || t->mine < 0) ? count * t->width : 0;
+	for (int i = 0; c->delta && i < t->servers; i++)
+		by_slots |= i != t->mine && tt_table_is_large(t, i);
+	return by_slots ? count * tt_delta_width(t, c->flags) : 0;
+}
+
+static int pin(struct tt_table_call *c)
+{
+	const void *const memory[] = { c->delta, c->values };
 	int err = 0;
 
-	for (int i = 0; i < t->servers; i++)
-		by_slots |= i != t->mine && tt_table_is_large(t, i);
-	if (c->delta && by_slots)
-		err = tt_pin(t->job, c->delta, count * tt_delta_width(t, c->flags), TT_PIN_READ, &c->pinned[0]);
-	if (!err && c->values && (t->servers > 1 || t->mine < 0))
-		err = tt_pin(t->job, c->values, count * t->width, TT_PIN_READ, &c->pinned[1]);
-	if (err) {
-		tt_lock(t->job);
-		free_call(c->table->job, c);
-		tt_unlock(t->job);
-	}
+	for (int i = 0; !err && i < 2; i++)
+		err = tt_pin(c->table->job, memory[i], bytes_to_pin(c, i), TT_PIN_READ, &c->pinned[i]);
 	return err;
+}
+
+/* Pinning may take seconds. A thread that closes the table meanwhile waits. With the lock, on success. */
+static int pin_and_lock(struct tt_table_call *c)
+{
+	struct tt_users *users = &c->table->handle.users;
+	struct tt_job *job = c->table->job;
+	int err, ends;
+
+	if (!tt_pins(job, bytes_to_pin(c, 0), TT_PIN_READ) && !tt_pins(job, bytes_to_pin(c, 1), TT_PIN_READ))
+		return tt_begin(job);
+	if ((err = tt_users_enter(job, users)))
+		return err;
+	err = pin(c);
+	if (!(ends = tt_users_lock(job, users)) && !err)
+		return 0;
+	unpin(job, c);
+	tt_unlock(job);
+	return ends ? ends : err;
 }
 
 static void count_push(struct tt_call_part *p)
@@ -798,7 +820,7 @@ int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 	struct tutti_table *t = c->table;
 	struct tt_job *job = t->job;
 	tutti_op stack;
-	int err = tt_begin(job);
+	int err = pin_and_lock(c);
 
 	if (err) {
 		free(c->list);

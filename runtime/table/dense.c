@@ -230,12 +230,11 @@ static int call(struct tutti_table *t, const char *what, const void *delta, void
                 const tutti_update *options, tutti_op *op)
 {
 	struct tt_table_call *c = tt_call_new(t, &of_all, delta, values, options);
-	int err;
 
 	if (!c)
 		return tt_fail(-ENOMEM, "%s: no memory for a call to %d servers", what, t->servers);
 	c->flags |= flags;
-	return (err = tt_call_pin(c)) ? err : tt_call_start(c, what, op);
+	return tt_call_start(c, what, op);
 }
 
 static bool copy_shard(struct tutti_table *t, int i, char *values)

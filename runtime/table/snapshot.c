@@ -201,5 +201,5 @@ int tutti_table_snapshot(tutti_table *t, void *values, tutti_versions *versions,
 	if (!c)
 		return tt_fail(-ENOMEM, "table snapshot: no memory for a call to %d servers", t->servers);
 	c->versions = versions ? versions : &c->unwanted;
-	return (err = tt_call_pin(c)) ? err : tt_call_start(c, "table snapshot", op);
+	return tt_call_start(c, "table snapshot", op);
 }

@@ -530,9 +530,8 @@ void tt_keep_end(struct tt_table_call *);      /* lets all versions go */
 /* kind: see struct tt_call_kind. delta NULL: a pull; values NULL: a push. NULL: no memory. */
 struct tt_table_call *tt_call_new(struct tutti_table *, const struct tt_call_kind *kind, const void *delta,
                                   void *values, const tutti_update *);
-/* Pins what GETs and slots use, without the lock. On an error it frees the call. */
-int tt_call_pin(struct tt_table_call *);
-int tt_call_start(struct tt_table_call *, const char *what, tutti_op *); /* takes the lock. Blocks if there is no op */
+/* Pins what GETs and slots use, and takes the lock. Blocks if there is no op. On an error it frees the call. */
+int tt_call_start(struct tt_table_call *, const char *what, tutti_op *);
 int tt_call_may_push(const struct tutti_table *, const char *what);
 void tt_call_free_all(struct tt_job *);        /* no transport knows them any more */
 /* GETs from the part's shard. */

@@ -553,17 +553,14 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 	if (name && !strncmp(name, "tutti:", 6))
 		return tt_fail(-EINVAL, "a window cannot be named \"%s\": such names are the library's", name);
 	if ((err = tt_group_list(at, &ranks)) || (ranks && (err = tt_group_lives(at, &epochs))) ||
-	    (err = tt_pin(job, base, bytes, TT_PIN_WINDOW, &pinned))) {
+	    (err = tt_begin_pinned(job, &at->handle.users, base, bytes, TT_PIN_WINDOW, &pinned))) {
 		free(ranks);
 		free(epochs);
 		return err;
 	}
-	if (!(err = tt_begin(job))) {
-		err = tt_window_open(job, name, base, bytes, pinned, out);
-		if (!err)
-			hold(*out, at, ranks, epochs);
-		tt_unlock(job);
-	}
+	if (!(err = tt_window_open(job, name, base, bytes, pinned, out)))
+		hold(*out, at, ranks, epochs);
+	tt_unlock(job);
 	if (err) {
 		tt_unpin_now(pinned);
 		free(ranks);
@@ -1001,22 +998,12 @@ static bool needs_pin(struct tutti_window *w, const struct call *c)
 	return c->kind != TT_ADD && c->bytes > tt_job_of(w)->engine.look_above && !goes_unpinned(w, c);
 }
 
-/* Pinning may take seconds. A thread that closes the window meanwhile waits. With the lock, on success. */
+/* With the lock, on success. */
 static int pin_and_lock(struct tutti_window *w, struct call *c)
 {
-	struct tt_job *job = tt_job_of(w);
-	int err, ends;
-
 	if (!needs_pin(w, c))
-		return tt_begin(job);
-	if ((err = tt_users_enter(job, &w->handle.users)))
-		return err;
-	err = tt_pin(job, c->local, c->bytes, TT_PIN_READ, &c->pinned);
-	if (!(ends = tt_users_lock(job, &w->handle.users)) && !err)
-		return 0;
-	tt_unpin(job, c->pinned);
-	tt_unlock(job);
-	return ends ? ends : err;
+		return tt_begin(w->job);
+	return tt_begin_pinned(w->job, &w->handle.users, c->local, c->bytes, TT_PIN_READ, &c->pinned);
 }
 
 static int start(struct tutti_window *w, struct call *c, tutti_op *op)

@@ -360,8 +360,13 @@ static void test_waits(void)
 
 enum { PIN_MS = 100, BYTES = 1 << 20, SMALL = 4096 };
 
+enum call { PUT, PULL, SNAPSHOT, SUM, POST, CALLS };
+static const enum kind handle_of[] = {
+	[PUT] = WINDOW, [PULL] = TABLE, [SNAPSHOT] = TABLE, [SUM] = GROUP, [POST] = GROUP
+};
+
 static struct {
-	enum kind kind;
+	enum call call;
 	bool leave;
 	atomic_bool pins;            /* a thread is in slow_pin() */
 } pinning;
@@ -397,14 +402,34 @@ static void slow_down_pins(struct tt_job *job, struct tt_transport *slow, const 
 	tt_unlock(job);
 }
 
+static int call_on(struct things *t, char *memory)
+{
+	switch (pinning.call) {
+	case PUT: return tutti_put(t->window, 1, 0, memory, BYTES, NULL);
+	case PULL: return tutti_table_pull(t->table, memory, NULL);
+	case SNAPSHOT: return tutti_table_snapshot(t->table, memory, NULL, NULL);
+	case POST: return tutti_send(t->group, 1, 1, memory, BYTES, NULL);
+	default: return tutti_allreduce(t->group, memory, memory + BYTES, BYTES / 4, TUTTI_F32, TUTTI_SUM, NULL);
+	}
+}
+
 static void call_and_pin(void *arg)
 {
 	struct waiter *w = arg;
 	char *memory = calloc(2, BYTES);
 
-	w->err = pinning.kind == WINDOW ? tutti_put(w->things->window, 1, 0, memory, BYTES, NULL) :
-	         tutti_allreduce(w->things->group, memory, memory + BYTES, BYTES / 4, TUTTI_F32, TUTTI_SUM, NULL);
+	w->err = call_on(w->things, memory);
 	free(memory);
+}
+
+/* One whose values are long enough to be pinned. */
+static void open_long_table(struct things *t)
+{
+	tutti_table_config config = tutti_table_f32(BYTES / 4, tutti_accumulate());
+
+	config.flags = TUTTI_TABLE_SNAPSHOTS;
+	tutti_table_close(t->table);
+	CHECK(!tutti_table_open(t->group, "long", &config, &t->table));
 }
 
 static void close_while_pinning(tutti *job)
@@ -414,8 +439,10 @@ static void close_while_pinning(tutti *job)
 	struct things *t = calloc(1, sizeof *t);
 	struct waiter w = { .things = t };
 	bool acts = tutti_rank(job) == 0;
+	enum kind kind = handle_of[pinning.call];
 
 	open_all(t, job);
+	open_long_table(t);
 	CHECK(!tutti_barrier(job, NULL));
 	if (acts) {
 		slow_down_pins(job->job, slow, own);
@@ -425,7 +452,7 @@ static void close_while_pinning(tutti *job)
 		if (pinning.leave)
 			leave_now(t);
 		else
-			close_one(t, pinning.kind);
+			close_one(t, kind);
 		CHECK(!pinning.pins);
 		tt_join(w.task);
 		CHECK(w.err == (pinning.leave ? -ESHUTDOWN : -ESTALE));
@@ -433,7 +460,7 @@ static void close_while_pinning(tutti *job)
 		pass_time(5 * PIN_MS * TT_MS);
 	}
 	for (int i = 0; i < KINDS; i++)
-		if (!acts || pinning.leave || i != (int)pinning.kind)
+		if (!acts || pinning.leave || i != (int)kind)
 			close_one(t, (enum kind)i);
 	if (!acts || !pinning.leave)
 		leave_now(t);
@@ -443,8 +470,8 @@ static void close_while_pinning(tutti *job)
 
 static void test_pins(void)
 {
-	for (int i = 0; i < 4; i++) {
-		pinning.kind = i / 2 ? GROUP : WINDOW;
+	for (int i = 0; i < 2 * CALLS; i++) {
+		pinning.call = (enum call)(i / 2);
 		pinning.leave = i % 2;
 		CU_ASSERT(!run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 20000,
 		                                          .program = close_while_pinning }));
