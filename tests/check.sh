@@ -293,6 +293,19 @@ check_launchers() { # of the first build: under real launchers
 	fi
 }
 
+check_python() { # of the first build: what comes from the package index, or takes long
+	for part in types wheel torch; do
+		[ -f "tests/python/$part.sh" ] || continue
+		step "Python: $part"
+		quietly sh "tests/python/$part.sh" . build
+		case $? in
+		0) count 1 0 0 ;;
+		77) say "skipped: $(sed -n 's/^SKIPPED: //p' "$scratch/output" | tail -n 1)"; count 0 0 1 ;;
+		*) count 0 1 0 ;;
+		esac
+	done
+}
+
 check_tarball() { # with the tests that read files: is one missing?
 	step "make distcheck"
 	# shellcheck disable=SC2016
@@ -329,5 +342,6 @@ check_more() { # after the first build
 	check_lines
 	check_guest
 	check_launchers
+	check_python
 	check_tarball
 }

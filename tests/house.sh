@@ -70,7 +70,7 @@ may_include() {
 }
 
 files() { # of the source tree, by name patterns of find; never what was built
-	find . \( -name '.?*' ! -name .ci -o -name 'build*' -o -name m4 -o -name autom4te.cache -o -name \
+	find . \( -name '.?*' ! -name .ci -o -type d -name 'build*' -o -name m4 -o -name autom4te.cache -o -name \
 		'tutti-[0-9]*' \) -prune \
 		-o -type f \( "$@" \) -print | sed 's|^\./||' | sort
 }
@@ -179,7 +179,7 @@ check_objects() { # build tree
 
 # The longest line is one of 120 columns. Of pages the rows of tables may be longer. UTF-8 has one column a character.
 check_width() {
-	files -name '*.[ch]' -o -name '*.md' -o -name Makefile.am -o -path ./bootstrap -o -path ./.ci/run \
+	files -name '*.[ch]' -o -name '*.py' -o -name '*.md' -o -name Makefile.am -o -path ./bootstrap -o -path ./.ci/run \
 		-o -path ./tests/check.sh -o -path ./tests/bootstrap.sh |
 		xargs awk '
 			FILENAME ~ /\.md$/ && (FNR == 1 || /^```/) { code = FNR == 1 ? /^```/ : !code }
@@ -310,6 +310,7 @@ make_bad_tree() {
 	put runtime/launch/wide.c '/* %121s */\n' x
 	put bootstrap '\n# %119s\n' x
 	put tests/wide.c '\t/* é%106s */\n/* é%113s */\n' x
+	put bindings/python/wide.py '# %119s\n' x
 	put docs/wide.md '| %121s |\n%121s\n' x
 	put transport/transport.h '#include <stdint.h>\n'
 	put transport/tcp/tcp.c '#include "gpu/gpu.h"\n'
@@ -369,6 +370,7 @@ runtime/launch/config.c:1:.* a path of one machine
 bootstrap:2: a line of 121 columns
 runtime/launch/wide.c:1: a line of 127 columns
 tests/wide.c:1: a line of 121 columns
+bindings/python/wide.py:1: a line of 121 columns
 docs/wide.md:2: a line of 121 columns
 docs/tables.md: shows "int stale;", which is not in examples/table.c
 runtime/libtutti.map: lacks tutti_new

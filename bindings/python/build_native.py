@@ -26,8 +26,8 @@ def ask(*words: str) -> str:
     try:
         return subprocess.run([pkg_config, *words, "tutti"], check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        sys.exit("tutti: pkg-config does not find libtutti: install Tutti by `make install`, and set PKG_CONFIG_PATH to "
-                 "PREFIX/lib/pkgconfig if its prefix is your own")
+        sys.exit("tutti: pkg-config does not find libtutti: install Tutti by `make install`, and set PKG_CONFIG_PATH "
+                 "to PREFIX/lib/pkgconfig if its prefix is your own")
 
 
 def library() -> Library:
@@ -45,7 +45,7 @@ def declared(declarations: str) -> cffi.FFI:
 
 
 def runtime_paths(folder: str) -> List[str]:
-    """Returns where the module looks for libtutti.so beside the system's places: nowhere if `folder` is one of these."""
+    """Returns where the module looks for libtutti.so beside the system's places: nowhere, if `folder` is one."""
     return [] if folder.startswith(("/usr/lib", "/lib")) else [folder]
 
 

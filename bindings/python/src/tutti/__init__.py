@@ -16,5 +16,5 @@ from .operation import Operation, wait_all, wait_any
 
 __version__ = version()
 
-__all__ = ["Change", "Error", "Group", "Job", "Message", "Operation", "Peer", "Stat", "Watch", "empty", "errors", "init", "own",
-           "version", "wait_all", "wait_any"]
+__all__ = ["Change", "Error", "Group", "Job", "Message", "Operation", "Peer", "Stat", "Watch", "empty", "errors",
+           "init", "own", "version", "wait_all", "wait_any"]
