@@ -13,8 +13,10 @@ from .errors import Error
 from .group import Change, Group, Message, Peer, Stat
 from .job import Job, Watch, empty, init, version
 from .operation import Operation, wait_all, wait_any
+from .window import Window
 
 __version__ = version()
 
 __all__ = ["Change", "Error", "Group", "Job", "Message", "Operation", "Peer", "Stat", "Watch", "empty", "errors",
            "init", "own", "version", "wait_all", "wait_any"]
+__all__ += ["Window"]

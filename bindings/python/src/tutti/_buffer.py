@@ -16,6 +16,7 @@ TYPES: Dict[str, int] = {"float32": F32, "float64": F64, "float16": F16, "bfloat
                          "int8": I8, "uint8": U8, "bool": BOOL}
 NAMES = {code: name for name, code in TYPES.items()}
 SIZES = {F32: 4, F64: 8, F16: 2, BF16: 2, I32: 4, I64: 8, I8: 1, U8: 1, BOOL: 1}
+_exported: Dict[Any, Tuple[Optional[int], str]] = {}  # dtypes of arrays that came here before: the short way
 _FORMATS = {"f": F32, "d": F64, "e": F16, "i": I32, "l": I64, "q": I64, "b": I8, "B": U8, "c": U8, "?": BOOL}
 
 
@@ -79,8 +80,10 @@ def _of_numpy(x: Any, writable: bool) -> Buffer:
     if not dtype.isnative:
         raise ValueError("an array of %s is not in this machine's byte order: call .astype(%r) first"
                          % (dtype, dtype.newbyteorder("=").str))
-    view = x if dtype.char in _FORMATS else x.view("uint8") if x.ndim else x.reshape(1).view("uint8")
+    view = x if dtype.char in "?bBhHiIlLqQefdgFDG" else x.view("uint8") if x.ndim else x.reshape(1).view("uint8")
     hold = ffi.from_buffer(_char_array, view, writable)
+    if view is x:
+        _exported[dtype] = TYPES.get(dtype.name), dtype.name
     return Buffer(hold, x.nbytes, x.size, TYPES.get(dtype.name), dtype.name, hold)
 
 
@@ -98,6 +101,15 @@ def _of_protocol(x: Any, writable: bool) -> Buffer:
 
 
 def _buffer(x: Any, writable: bool) -> Buffer:
+    try:
+        code, name = _exported[x.dtype]
+        hold = ffi.from_buffer(_char_array, x, writable)
+        return Buffer(hold, len(hold), x.size, code, name, hold)
+    except (AttributeError, BufferError, KeyError, TypeError, ValueError):
+        return _checked(x, writable)
+
+
+def _checked(x: Any, writable: bool) -> Buffer:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and isinstance(x, numpy.ndarray):
         return _of_numpy(x, writable)

@@ -1,0 +1,51 @@
+"""What windows, tables, controllers and queues share: a handle of the library that ends with close()."""
+from __future__ import annotations
+
+from typing import Any, Callable, NoReturn, TypeVar
+
+from ._call import NULL, call, ffi, is_mine
+from .group import Group
+from .job import group_of
+
+Self = TypeVar("Self", bound="Handle")
+
+
+class Handle:
+    """A name that is open in a group. It ends with close(), with a `with` block, or with the object."""
+
+    _end: Callable[[Any], None]  # the library's function that closes
+    _handle: Any                 # without it the object is closed
+
+    def _open(self, function: Callable[..., int], place: str, group: "Group | None", name: str, *args: Any) -> None:
+        self.name, self.group = name, group_of(group)
+        handle = ffi.new(place)
+        call(function, self.group._c, ffi.new("char[]", name.encode()), *args, handle)
+        self._handle = handle[0]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "_handle":
+            raise ValueError("%r is closed" % self)
+        raise AttributeError("a %s has no %r" % (type(self).__name__, name))
+
+    def close(self) -> None:
+        """Ends this rank's part. Harmless twice, and after the job was left."""
+        handle = self.__dict__.pop("_handle", NULL)
+        if is_mine():
+            type(self)._end(handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "<tutti.%s %r%s>" % (type(self).__name__, self.__dict__.get("name", ""),
+                                    "" if "_handle" in self.__dict__ else ", closed")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a %s belongs to this process and cannot be pickled: each process opens its own"
+                        % type(self).__name__)
