@@ -98,7 +98,8 @@ class Operation:
         """
         if self._ended:
             return False
-        err = lib.tutti_cancel(self._op)
+        lib.tutti_cancel(self._op)
+        err = lib.tutti_op_why(self._op, NULL, 0)
         self._end(err)
         return bool(err == -errno.ECANCELED)
 
