@@ -81,6 +81,11 @@ def _need(have: int, need: int, what: str) -> None:
         raise ValueError("%s has %d bytes, and the call needs %d" % (what, have, need))
 
 
+def _need_type(of: _buffer.Buffer, to: _buffer.Buffer) -> None:
+    if of.type != to.type:
+        raise ValueError("out is of %s, and x of %s: both are of one type" % (to.name, of.name))
+
+
 def _sizes(counts: Sequence[int], size: int, each: int, room: int, what: str) -> Tuple[Any, Any]:
     """Two size_t arrays: the bytes of each rank's part, and where the part begins."""
     if len(counts) != size or min(counts) < 0:
@@ -217,6 +222,7 @@ class Group:
         to = writable(x if out is None else out)
         of = to if out is None else readable(x)
         _need(to.bytes, of.bytes, "out")
+        _need_type(of, to)
         return how(self, lib.tutti_allreduce, (self._c, of.pointer, to.pointer, of.count, of.typed(), rule_code(op)),
                    (of.hold, to.hold), x if out is None else out)
 
@@ -245,6 +251,7 @@ class Group:
         of = readable(x)
         to = writable(x if out is None else out) if here else of
         _need(to.bytes, of.bytes, "out")
+        _need_type(of, to)
         return how(self, lib.tutti_reduce, (self._c, of.pointer, to.pointer, of.count, of.typed(), rule_code(op),
                                             root), (of.hold, to.hold), (x if out is None else out) if here else None)
 
@@ -305,6 +312,7 @@ class Group:
 
     def _reduce_scatter(self, how: How, x: Any, out: Any, op: str) -> Any:
         of, to = readable(x), writable(out)
+        _need_type(of, to)
         _need(of.bytes, to.bytes * self.size, "x")
         return how(self, lib.tutti_reduce_scatter, (self._c, of.pointer, to.pointer, to.count, of.typed(),
                                                     rule_code(op)), (of.hold, to.hold), out)
@@ -364,7 +372,10 @@ class Group:
 
     def _alltoallv(self, how: How, x: Any, counts: Sequence[int], out: Any, out_counts: Sequence[int]) -> Any:
         of, to, size = readable(x), writable(out), self.size
-        each = of.bytes // max(of.count, 1) or to.bytes // max(to.count, 1)
+        each, taken_each = of.bytes // max(of.count, 1), to.bytes // max(to.count, 1)
+        if each and taken_each and each != taken_each:
+            raise ValueError("x has elements of %d bytes, and out of %d: both are of one type" % (each, taken_each))
+        each = each or taken_each
         given = _sizes(counts, size, each, of.bytes, "alltoallv")
         taken = _sizes(out_counts, size, each, to.bytes, "alltoallv")
         return how(self, lib.tutti_alltoallv, (self._c, of.pointer, *given, to.pointer, *taken), (of.hold, to.hold),
@@ -402,7 +413,10 @@ class Group:
                    (b.hold, info), lambda: Message(info.rank, info.tag, info.bytes))
 
     def probe(self, rank: Optional[int] = None, tag: int = 0) -> Message:
-        """Waits for the next message with the tag, and leaves the message for the next recv."""
+        """Waits for the next message with the tag, and leaves the message for the next recv.
+
+        A message of 0 bytes has nothing to leave: probe takes such a message.
+        """
         info = ffi.new("tutti_message *")
         try:
             call(lib.tutti_recv, self._c, -1 if rank is None else rank, tag, NULL, 0, info, NULL)
