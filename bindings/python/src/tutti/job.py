@@ -13,19 +13,15 @@ _default: Optional["Job"] = None
 _given: Optional[Dict[str, Any]] = None
 
 
-def _config(file: Optional[str] = None, node: Optional[str] = None, transports: Optional[str] = None,
-            secret: Optional[str] = None, silence: Optional[float] = 0, timeout: Optional[float] = 0,
-            rank: Optional[int] = None, ranks: int = 0, boot: Optional[str] = None, job: Optional[str] = None,
-            newcomers: int = 0) -> Any:
+def _config(strings: Dict[str, Optional[str]], silence: Optional[float], timeout: Optional[float],
+            rank: Optional[int], ranks: int, newcomers: int) -> Any:
     """A tutti_config, and the strings that it points to."""
     c = ffi.new("tutti_config *", lib.tutti_config_defaults())
-    hold = []
-    for name, value in (("file", file), ("node", node), ("transports", transports), ("secret", secret),
-                        ("boot", boot), ("job", job)):
-        hold.append(text(value))
-        setattr(c, name, hold[-1])
+    hold = {name: text(value) for name, value in strings.items()}
+    for name, value in hold.items():
+        setattr(c, name, value)
     c.silence_ms, c.timeout_ms = milliseconds(silence), milliseconds(timeout)
-    c.rank = lib.TUTTI_NEW_RANK if rank is None and boot is not None and not ranks else rank or 0
+    c.rank = lib.TUTTI_NEW_RANK if rank is None and strings["boot"] is not None and not ranks else rank or 0
     c.ranks, c.newcomers = ranks, newcomers
     return c, hold
 
@@ -45,9 +41,13 @@ class Job(Group):
     `leave()`, the end of a `with` block, or the interpreter's exit.
     """
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, *, file: Optional[str] = None, node: Optional[str] = None, transports: Optional[str] = None,
+                 secret: Optional[str] = None, silence: Optional[float] = 0, timeout: Optional[float] = 0,
+                 rank: Optional[int] = None, ranks: int = 0, boot: Optional[str] = None, job: Optional[str] = None,
+                 newcomers: int = 0) -> None:
         self._handle = None
-        c, hold = _config(**config)
+        c, hold = _config(dict(file=file, node=node, transports=transports, secret=secret, boot=boot, job=job),
+                          silence, timeout, rank, ranks, newcomers)
         place = ffi.new("tutti **")
         call(lib.tutti_join, c, place)
         del hold
@@ -144,8 +144,11 @@ class Watch:
     def wait(self, timeout: Optional[float] = None) -> Optional[Change]:
         """Waits for the next change; None: the seconds have passed."""
         change = self.take()
-        if change is None and select.select([self._fd], [], [], timeout)[0]:
-            change = self.take()
+        if change is None:
+            poll = select.poll()  # a select has no room for descriptors above 1023
+            poll.register(self._fd, select.POLLIN)
+            if poll.poll(None if timeout is None else milliseconds(timeout)):
+                change = self.take()
         return change
 
     def __iter__(self) -> Iterator[Change]:
