@@ -1,7 +1,7 @@
 #!/bin/sh
 # wheel.sh - the wheel of `make wheel` in a fresh virtual environment of each CPython from 3.9 on that is here, away from
-# the build tree: pip installs it, and the first example runs, in less than a minute for each. `./bootstrap check --full`
-# runs this.
+# the build tree: pip installs it, and the first example runs, in less than a minute for each. Then the sources, for an
+# installed libtutti. `./bootstrap check --full` runs this.
 #   wheel.sh SOURCE-TREE BUILD-TREE [PYTHON ...]
 set -u
 export LC_ALL=C
@@ -61,6 +61,23 @@ assert "/tutti.libs/libtutti" in maps and "/tutti.libs/libsodium" in maps, maps'
 	tried=$((tried + 1))
 }
 
+from_source() { # in the last environment
+	make -C "$build" DESTDIR="$scratch/installed" install > log 2>&1 || { cat log; fail "make install"; return; }
+	pc=$(find installed -name tutti.pc)
+	sed -i "s|^prefix=|&$scratch/installed|" "$pc"
+	env/bin/pip uninstall -q -y tutti
+	env/bin/pip install "$source/bindings/python" > log 2>&1 && fail "pip builds the package without a libtutti"
+	grep -q 'tutti: pkg-config does not find libtutti: install Tutti' log || fail "pip says: $(cat log)"
+	(cd "$source/bindings/python" && find . ! -path '*/__pycache__*') | sort > before
+	PKG_CONFIG_PATH=$scratch/${pc%/*} env/bin/pip install -q --no-cache-dir "$source/bindings/python" > log 2>&1 ||
+		{ cat log; fail "pip does not build the package"; return; }
+	(cd "$source/bindings/python" && find . ! -path '*/__pycache__*') | sort | diff before - ||
+		fail "pip leaves these in the source"
+	PATH=$scratch/env/bin:$(dirname "$(find "$scratch/installed" -type f -name tutti -perm -100)"):/usr/bin:/bin \
+		tutti run -n 2 python hello.py > out 2>&1 || fail "the first example: $(cat out)"
+	grep -q 'rank 1 of 2' out || fail "the first example, of the sources, says: $(cat out)"
+}
+
 "$(pythons | head -n 1)" -m zipfile -l ./tutti-*.whl | sed 1d > files
 for library in $(sed -n 's|^tutti\.libs/\([^- ]*\)-.*|\1|p' files); do
 	[ "$library" = libtutti ] || grep -q "/LICENSE.$library\." files ||
@@ -69,5 +86,6 @@ done
 for python in ${*:-$(pythons)}; do
 	try "$python"
 done
+[ $tried = 0 ] || from_source
 [ $tried -gt 0 ] || [ $failed = 1 ] || { echo "SKIPPED: no CPython from 3.9 on makes virtual environments"; exit 77; }
 exit $failed
