@@ -102,7 +102,8 @@ def together(program, *helpers):
     """Returns the text of a program with functions that it uses."""
     import inspect
     import textwrap
-    text = [textwrap.dedent(inspect.getsource(f)) for f in (*helpers, program)]
+    text = ["import warnings\nwarnings.simplefilter('error')"]
+    text += [textwrap.dedent(inspect.getsource(f)) for f in (*helpers, program)]
     return "\n\n".join(text) + "\nprogram()\n"
 
 

@@ -13,10 +13,15 @@ from .errors import Error
 from .group import Change, Group, Message, Peer, Stat
 from .job import Job, Watch, empty, init, version
 from .operation import Operation, wait_all, wait_any
+from .table import Table, TableInfo, Versions
+from .update import (Init, Updater, accumulate, adagrad, adam, adamw, assign, dcasgd, dcasgda, elastic, ftrl, momentum,
+                     nesterov, normal, rmsprop, sgd, smoothed, uniform)
 from .window import Window
 
 __version__ = version()
 
 __all__ = ["Change", "Error", "Group", "Job", "Message", "Operation", "Peer", "Stat", "Watch", "empty", "errors",
            "init", "own", "version", "wait_all", "wait_any"]
-__all__ += ["Window"]
+__all__ += ["Init", "Table", "TableInfo", "Updater", "Versions", "Window", "accumulate", "adagrad", "adam", "adamw",
+            "assign", "dcasgd", "dcasgda", "elastic", "ftrl", "momentum", "nesterov", "normal", "rmsprop", "sgd",
+            "smoothed", "uniform"]
