@@ -12,9 +12,11 @@ from typing import List
 
 import cffi
 
-# Functions of this package that the library calls. tutti_py_stop is the hook of tutti_on_wait.
+# Functions of this package that the library calls. tutti_py_stop is the hook of tutti_on_wait; tutti_gossip_publish calls
+# tutti_py_choose.
 CALLBACKS = """
 extern "Python" int tutti_py_stop(void *);
+extern "Python" int tutti_py_choose(void *);
 """
 
 Library = namedtuple("Library", "version declarations includes folder")

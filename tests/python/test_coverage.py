@@ -11,7 +11,7 @@ import tutti
 from tutti._native import lib
 
 HERE = pathlib.Path(__file__).parent
-FUNCTIONS = {name for name in dir(lib) if name.startswith("tutti_") and name != "tutti_py_stop"}
+FUNCTIONS = {name for name in dir(lib) if name.startswith("tutti_") and not name.startswith("tutti_py_")}
 
 
 def called():

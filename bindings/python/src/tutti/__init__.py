@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from . import errors
 from ._buffer import own
+from .average import ElasticAverage, Gradients, elastic_alpha, elastic_alpha_max
+from .center import Center
 from .errors import Error
+from .gossip import Gossip
 from .group import Change, Group, Message, Peer, Stat
 from .job import Job, Watch, empty, init, version
 from .operation import Operation, wait_all, wait_any
@@ -25,3 +28,4 @@ __all__ = ["Change", "Error", "Group", "Job", "Message", "Operation", "Peer", "S
 __all__ += ["Init", "Table", "TableInfo", "Updater", "Versions", "Window", "accumulate", "adagrad", "adam", "adamw",
             "assign", "dcasgd", "dcasgda", "elastic", "ftrl", "momentum", "nesterov", "normal", "rmsprop", "sgd",
             "smoothed", "uniform"]
+__all__ += ["Center", "ElasticAverage", "Gossip", "Gradients", "elastic_alpha", "elastic_alpha_max"]

@@ -65,7 +65,8 @@ def _of_torch(x: Any, torch: Any, writable: bool) -> Buffer:
         raise ValueError("a tensor that was made in inference mode is read-only outside: call .clone() first")
     name = str(x.dtype)[6:]
     count = x.numel()
-    return Buffer(ffi.cast(_void, x.data_ptr()), count * x.element_size(), count, TYPES.get(name), name, x)
+    hold = x.detach()  # keeps this memory, also when the program gives x another one: x.data = y
+    return Buffer(ffi.cast(_void, x.data_ptr()), count * x.element_size(), count, TYPES.get(name), name, hold)
 
 
 def _of_numpy(x: Any, writable: bool) -> Buffer:

@@ -1,9 +1,9 @@
-"""What windows, tables, controllers and queues share: a handle of the library that ends with close()."""
+"""What the objects that the library opens share: a handle of the library that ends with close()."""
 from __future__ import annotations
 
-from typing import Any, Callable, NoReturn, TypeVar
+from typing import Any, Callable, NoReturn, Optional, TypeVar
 
-from ._call import NULL, call, ffi, is_mine
+from ._call import NULL, call, ffi, is_mine, text
 from .group import Group
 from .job import group_of
 
@@ -11,15 +11,16 @@ Self = TypeVar("Self", bound="Handle")
 
 
 class Handle:
-    """A name that is open in a group. It ends with close(), with a `with` block, or with the object."""
+    """What is open in a group. It ends with close(), with a `with` block, or with the object."""
 
     _end: Callable[[Any], None]  # the library's function that closes
     _handle: Any                 # without it the object is closed
 
-    def _open(self, function: Callable[..., int], place: str, group: "Group | None", name: str, *args: Any) -> None:
+    def _open(self, function: Callable[..., int], place: str, group: Optional[Group], name: Optional[str],
+              *args: Any) -> None:
         self.name, self.group = name, group_of(group)
         handle = ffi.new(place)
-        call(function, self.group._c, ffi.new("char[]", name.encode()), *args, handle)
+        call(function, self.group._c, *(() if name is None else (text(name),)), *args, handle)
         self._handle = handle[0]
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -43,8 +44,9 @@ class Handle:
         self.close()
 
     def __repr__(self) -> str:
-        return "<tutti.%s %r%s>" % (type(self).__name__, self.__dict__.get("name", ""),
-                                    "" if "_handle" in self.__dict__ else ", closed")
+        name = self.__dict__.get("name")
+        return "<tutti.%s%s%s>" % (type(self).__name__, "" if name is None else " %r" % name,
+                                   "" if "_handle" in self.__dict__ else ", closed")
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a %s belongs to this process and cannot be pickled: each process opens its own"

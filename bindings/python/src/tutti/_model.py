@@ -1,0 +1,42 @@
+"""Models: lists of tensors that an object of the library keeps."""
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+from . import _buffer
+
+
+def as_list(tensors: Any) -> List[Any]:
+    """What the program gave as a list of tensors: a list, a tuple, an iterator, or one tensor alone."""
+    if isinstance(tensors, (list, tuple)) or hasattr(tensors, "__next__"):
+        return list(tensors)
+    return [tensors]
+
+
+class Model:
+    """A list of tensors as the library takes the list, and the memory behind the list."""
+
+    def __init__(self, tensors: Any) -> None:
+        self.tensors = as_list(tensors)
+        self.list, self._hold = _buffer.tensors(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.list)
+
+    def matching(self, tensors: Any, what: str) -> "Model":
+        """Another list of the same counts and types, which the library does not check by itself."""
+        other = Model(tensors)
+        if len(other) != len(self):
+            raise ValueError("%s has %d tensors, and the model has %d" % (what, len(other), len(self)))
+        for i, (a, b) in enumerate(zip(self._shapes(), other._shapes())):
+            if a != b:
+                raise ValueError("tensor %d of %s has %d elements of %s, and the model's has %d of %s"
+                                 % (i, what, *b, *a))
+        return other
+
+    def _shapes(self) -> List[Tuple[int, str]]:
+        return [(t.count, _buffer.NAMES[t.type]) for t in self.list]
+
+    def like(self) -> List[Any]:
+        """New tensors of the same kinds, shapes and types."""
+        return [_buffer.like(x, ()) for x in self.tensors]
