@@ -70,10 +70,10 @@
  * or after it, also from atexit. tutti_leave ends the job pointer, and what tutti_job gave; every other handle keeps a
  * little memory until its own close. Calls with a handle whose job was left return -ESHUTDOWN.
  * Other threads may wait meanwhile. A close ends waits that are no operations on the handle (for a notify, a batch, a
- * request, an answer, a lock): they return -ESTALE. tutti_leave ends such waits on all handles: they return -ESHUTDOWN.
- * Operations go on, each in its own time. Close and leave return when no other thread is inside a call on what they
- * end. A function that the library calls may not close the handle of that call, nor leave the job. In a fork's child
- * closing does nothing. */
+ * request, an answer, a lock; on a group, for ranks that are to open or to split): they return -ESTALE. tutti_leave
+ * ends such waits on all handles: they return -ESHUTDOWN. Operations go on, each in its own time. Close and leave
+ * return when no other thread is inside a call on what they end. A function that the library calls may not close the
+ * handle of that call, nor leave the job. In a fork's child closing does nothing. */
 #ifndef TUTTI_H
 #define TUTTI_H
 #include <stddef.h>

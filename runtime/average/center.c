@@ -360,16 +360,17 @@ static int open_center(tutti *group, const char *name, const tutti_tensor *param
 int tutti_center_open(tutti *group, const char *name, const tutti_tensor *params, int n,
                       const tutti_center_config *config, tutti_center **center)
 {
+	struct tt_users *outer;
 	int err = tt_usable(tt_job_of(group));
 
 	if (err)
 		return err;
 	if (!name || !config || !center)
 		return tt_fail(-EINVAL, "center open: the name, the config or the place for the center is NULL");
-	if ((err = tt_users_enter(group->job, &group->handle.users)))
+	if ((err = tt_opening_enter(group->job, &group->handle.users, &outer)))
 		return err;
 	err = open_center(group, name, params, n, config, center);
-	tt_users_exit(group->job, &group->handle.users);
+	tt_opening_exit(group->job, &group->handle.users, outer);
 	return err;
 }
 

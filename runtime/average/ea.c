@@ -187,12 +187,13 @@ static int open_ea(tutti *group, const tutti_tensor *params, int n, int tau, dou
 int tutti_ea_open(tutti *group, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags,
                   tutti_ea **out)
 {
+	struct tt_users *outer;
 	int err = tt_group_usable(group);
 
-	if (err || (err = tt_users_enter(group->job, &group->handle.users)))
+	if (err || (err = tt_opening_enter(group->job, &group->handle.users, &outer)))
 		return err;
 	err = open_ea(group, params, n, tau, alpha, flags, out);
-	tt_users_exit(group->job, &group->handle.users);
+	tt_opening_exit(group->job, &group->handle.users, outer);
 	return err;
 }
 

@@ -237,12 +237,14 @@ void tt_sleep(struct tt_sleeper *, const int *fds, int n, uint64_t deadline); /*
 void tt_kick(struct tt_sleeper *); /* tt_wake */
 
 /* interrupt.c: the hook of this thread (or fiber), by which the program ends the thread's waits */
+struct tt_users;
 struct tt_hook {
 	int (*stop)(void *);       /* NULL: none, or ... */
 	void *arg;
 	const volatile int *flag;  /* ... this one */
 	uint64_t next;             /* the hook is not polled before this time */
 	bool running;              /* stop() is: the thread must not wait inside */
+	struct tt_users *opening;  /* who frees this group, or leaves, ends the waits, too; NULL: none. See handle.c */
 };
 /* Every wait reads the hook, so it has a fixed offset, as tt_world has. */
 extern _Thread_local struct tt_hook tt_hook __attribute__((tls_model("initial-exec")));

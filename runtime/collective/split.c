@@ -108,12 +108,13 @@ static int split(struct tutti *parent, struct tutti *part, uint32_t birth, int c
 int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 {
 	struct tt_job *job = tt_job_of(parent);
+	struct tt_users *outer;
 	struct tutti *part = NULL;
 	uint32_t birth;
 	int full, err = tt_group_usable(parent);
 
 	if (err || (err = tt_given(out, "tutti_group_split: part")) ||
-	    (err = tt_users_enter(job, &parent->handle.users)))
+	    (err = tt_opening_enter(job, &parent->handle.users, &outer)))
 		return err;
 	tt_lock(job);
 	full = tt_group_new(job, 0, &part);
@@ -132,7 +133,7 @@ int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 	else if (part)
 		tt_group_free(part);
 	tt_unlock(job);
-	tt_users_exit(job, &parent->handle.users);
+	tt_opening_exit(job, &parent->handle.users, outer);
 	if (good)
 		return 0;
 	if (!err && !full)

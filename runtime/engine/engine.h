@@ -396,6 +396,9 @@ int tt_users_enter(struct tt_job *, struct tt_users *); /* as tt_usable(); -ESTA
 void tt_users_exit(struct tt_job *, struct tt_users *);
 /* As tt_users_exit(), but takes the lock and keeps it. 0; or -ESTALE, -ESHUTDOWN: the handle ends. */
 int tt_users_lock(struct tt_job *, struct tt_users *);
+/* The same around an opening, which waits for other ranks in operations, too: closing and leaving end these waits. */
+int tt_opening_enter(struct tt_job *, struct tt_users *, struct tt_users **outer);
+void tt_opening_exit(struct tt_job *, struct tt_users *, struct tt_users *outer);
 /* As tt_begin(), for a call on the handle that needs this memory pinned. A thread that closes the handle meanwhile
  * waits. On an error nothing is pinned. -ESTALE: the handle was closed; else as tt_pin(). */
 int tt_begin_pinned(struct tt_job *, struct tt_users *, const void *base, size_t len, enum tt_pin_for,

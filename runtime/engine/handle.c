@@ -66,6 +66,24 @@ void tt_users_exit(struct tt_job *job, struct tt_users *users)
 	tt_unlock(job);
 }
 
+/* A center opens a table inside. */
+int tt_opening_enter(struct tt_job *job, struct tt_users *users, struct tt_users **outer)
+{
+	int err = tt_users_enter(job, users);
+
+	if (err)
+		return err;
+	*outer = tt_hook.opening;
+	tt_hook.opening = users;
+	return 0;
+}
+
+void tt_opening_exit(struct tt_job *job, struct tt_users *users, struct tt_users *outer)
+{
+	tt_hook.opening = outer;
+	tt_users_exit(job, users);
+}
+
 int tt_begin_pinned(struct tt_job *job, struct tt_users *users, const void *base, size_t len, enum tt_pin_for use,
                     struct tt_pinned **out)
 {

@@ -172,7 +172,8 @@ static void look(struct tt_operation *r)
 		tt_look(r->job, tt_member_net(m));
 }
 
-/* The caller's hook ends the wait: the memory is the caller's again when the operation has ended. */
+/* The caller's hook ends the wait, or a thread that leaves ends the opening that waits: the memory is the caller's
+ * again when the operation has ended. */
 static int interrupt(struct tt_operation *r, int why)
 {
 	int err = tt_operation_cancel(r);
@@ -190,7 +191,7 @@ static int wait_and_take(struct tt_operation *r)
 
 	look(r);
 	if (!r->ended) /* beat() ends it when its time has passed */
-		err = tt_wait_for(r->job, NULL, has_ended, r, TT_NEVER);
+		err = tt_wait_for(r->job, tt_hook.opening, has_ended, r, TT_NEVER);
 	return err ? interrupt(r, err) : take_result(r);
 }
 

@@ -352,7 +352,7 @@ int tt_table_join(struct tutti_table *t)
 		err = tt_table_admit(t, job->rank, &t->source[t->mine].pushed);
 	if (t->shard.memory)
 		t->source[t->mine].joined = !err;
-	int waited = tt_await(job, &t->handle.users, have_answered, t, t->timeout, say_awaited);
+	int waited = tt_await(job, tt_hook.opening, have_answered, t, t->timeout, say_awaited);
 	if (!err && waited != -ETIMEDOUT)
 		err = waited;
 	for (int i = 0; !err && i < t->servers; i++)

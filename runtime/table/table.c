@@ -380,20 +380,23 @@ static int open_table(tutti *at, const char *name, const tutti_table_config *con
 int tutti_table_open(tutti *at, const char *name, const tutti_table_config *config, tutti_table **out)
 {
 	struct tt_job *job = tt_job_of(at);
+	struct tt_users *outer;
 	int err = tt_usable(job);
 
-	if (err || (err = tt_given(out, "tutti_table_open: table")) || (err = tt_users_enter(job, &at->handle.users)))
+	if (err || (err = tt_given(out, "tutti_table_open: table")) ||
+	    (err = tt_opening_enter(job, &at->handle.users, &outer)))
 		return err;
 	err = open_table(at, name, config, out);
-	tt_users_exit(job, &at->handle.users);
+	tt_opening_exit(job, &at->handle.users, outer);
 	return err;
 }
 
 int tutti_table_reopen(tutti_table *t)
 {
+	struct tt_users *outer;
 	int err = tt_usable(tt_job_of(t));
 
-	if (err || (err = tt_users_enter(t->job, &t->handle.users)))
+	if (err || (err = tt_opening_enter(t->job, &t->handle.users, &outer)))
 		return err;
 	tt_lock(t->job);
 	for (int i = 0; i < t->servers; i++)
@@ -402,7 +405,7 @@ int tutti_table_reopen(tutti_table *t)
 	err = meet_all(t);
 	if (!err && t->finished)
 		err = tutti_table_finish(t);
-	tt_users_exit(t->job, &t->handle.users);
+	tt_opening_exit(t->job, &t->handle.users, outer);
 	return err;
 }
 

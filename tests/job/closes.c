@@ -208,7 +208,10 @@ static void test_orders(void)
 
 /* ---- other threads wait ---- */
 
-enum wait { NOTIFY, RECEIVE, SEND, END, SERVE, NEXT, ASK, FIRST, LOCK, MESSAGE, WAITS };
+enum wait {
+	NOTIFY, RECEIVE, SEND, END, SERVE, NEXT, ASK, FIRST, LOCK, MESSAGE, OPEN_TABLE, OPEN_CENTER, OPEN_EA, SPLIT,
+	GROUP_OF, WAITS
+};
 static const struct {
 	const char *name, *word;     /* word: the handle's, in the sentence */
 	enum kind on;
@@ -224,6 +227,11 @@ static const struct {
 	[FIRST] = { "first", "controller", CONTROLLER, 1 },
 	[LOCK] = { "lock", "controller", CONTROLLER, 1 },
 	[MESSAGE] = { "message", "recv", GROUP, 1 },
+	[OPEN_TABLE] = { "table open", "group", GROUP, 0 }, /* as all below: the other rank does not call it */
+	[OPEN_CENTER] = { "center open", "group", GROUP, 1 },
+	[OPEN_EA] = { "ea open", "group", GROUP, 0 },
+	[SPLIT] = { "split", "group", GROUP, 1 },
+	[GROUP_OF] = { "group of", "group", GROUP, 0 },
 };
 
 static struct { /* what this run does */
@@ -242,6 +250,26 @@ static int answer(const tutti_request *r, void *to, size_t room, void *arg)
 {
 	(void)r, (void)to, (void)room, (void)arg;
 	return 0;
+}
+
+static int open_more(struct things *t)
+{
+	tutti_table_config config = tutti_table_f32(COUNT, tutti_accumulate());
+	tutti_center_config asgd = tutti_center_asgd(1);
+	tutti_tensor list = tensor(t, 7);
+	const int both[] = { 0, 1 };
+	tutti_table *table;
+	tutti_center *center;
+	tutti_ea *ea;
+	tutti *part;
+
+	switch (plan.wait) {
+	case OPEN_TABLE: return tutti_table_open(t->group, "more", &config, &table);
+	case OPEN_CENTER: return tutti_center_open(t->group, "more", &list, 1, &asgd, &center);
+	case OPEN_EA: return tutti_ea_open(t->group, &list, 1, 2, 0.5, 0, &ea);
+	case SPLIT: return tutti_group_split(t->group, 0, 0, &part);
+	default: return tutti_group_of(t->group, both, 2, "more", &part);
+	}
 }
 
 static int wait_there(struct things *t)
@@ -268,7 +296,8 @@ static int wait_there(struct things *t)
 	case MESSAGE: return tutti_recv(t->group, -1, 1, text, sizeof text, NULL, NULL);
 	case SERVE: return tutti_controller_serve(t->controller, answer, NULL);
 	case ASK: return tutti_controller_ask(t->controller, "x", 1, text, sizeof text, NULL, -1);
-	default: return tutti_controller_lock(t->controller, -1);
+	case LOCK: return tutti_controller_lock(t->controller, -1);
+	default: return open_more(t);
 	}
 }
 
