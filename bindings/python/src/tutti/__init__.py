@@ -11,6 +11,7 @@ from . import errors
 from ._buffer import own
 from .average import ElasticAverage, Gradients, elastic_alpha, elastic_alpha_max
 from .center import Center
+from .control import Controller, Queue, Request
 from .errors import Error
 from .gossip import Gossip
 from .group import Change, Group, Message, Peer, Stat
@@ -25,7 +26,7 @@ __version__ = version()
 
 __all__ = ["Change", "Error", "Group", "Job", "Message", "Operation", "Peer", "Stat", "Watch", "empty", "errors",
            "init", "own", "version", "wait_all", "wait_any"]
-__all__ += ["Init", "Table", "TableInfo", "Updater", "Versions", "Window", "accumulate", "adagrad", "adam", "adamw",
-            "assign", "dcasgd", "dcasgda", "elastic", "ftrl", "momentum", "nesterov", "normal", "rmsprop", "sgd",
-            "smoothed", "uniform"]
+__all__ += ["Controller", "Init", "Queue", "Request", "Table", "TableInfo", "Updater", "Versions", "Window",
+            "accumulate", "adagrad", "adam", "adamw", "assign", "dcasgd", "dcasgda", "elastic", "ftrl", "momentum",
+            "nesterov", "normal", "rmsprop", "sgd", "smoothed", "uniform"]
 __all__ += ["Center", "ElasticAverage", "Gossip", "Gradients", "elastic_alpha", "elastic_alpha_max"]

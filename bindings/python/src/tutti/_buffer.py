@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from ._call import NULL, ffi, lib
 
@@ -150,9 +150,9 @@ def like(x: Any, lead: Tuple[int, ...]) -> Any:
     return bytearray(n)
 
 
-def tensors(list_of: Sequence[Any]) -> Tuple[Any, Sequence[Any]]:
-    """A tutti_tensor[] of what the call writes, and what keeps the memory where it is."""
-    buffers = [writable(x) for x in list_of]
+def tensors(list_of: Sequence[Any], take: Callable[[Any], Buffer] = writable) -> Tuple[Any, Sequence[Any]]:
+    """A tutti_tensor[] of what the call writes (or, with readable, reads), and what keeps the memory where it is."""
+    buffers = [take(x) for x in list_of]
     array = ffi.new("tutti_tensor[]", len(buffers))
     for at, b in zip(array, buffers):
         at.data, at.count, at.type = b.pointer, b.count, b.typed()

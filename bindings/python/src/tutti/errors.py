@@ -179,6 +179,21 @@ class NoRoom(Error):
     code = _errno.ENOSPC
 
 
+class InUse(Error, TimeoutError):
+    """Another rank, or another call of this one, has it still (EBUSY)."""
+    code = _errno.EBUSY
+
+
+class Deadlock(Error, RuntimeError):
+    """This rank has the lock already (EDEADLK)."""
+    code = _errno.EDEADLK
+
+
+class FunctionFailed(Error, RuntimeError):
+    """The function that answers, in the controller's process, has raised (EREMOTEIO)."""
+    code = _errno.EREMOTEIO
+
+
 _CLASSES: Dict[int, Type[Error]] = {c.code: c for c in Error.__subclasses__()}  # type: ignore[attr-defined]
 _ABOUT_A_RANK = (_errno.ECONNRESET, _errno.ENOTCONN, _errno.ECONNABORTED)
 
