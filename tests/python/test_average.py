@@ -51,6 +51,7 @@ def test_gradients(ranks):
     assert "numpy.ascontiguousarray" in said[2] and "f32, f64, f16 or bf16" in said[3] and len(said) == 5
 
 
+@pytest.mark.transports("tcp")
 def test_gradients_regroup(ranks):
     def program():
         import numpy as np, os, tutti
@@ -88,6 +89,7 @@ def test_elastic(ranks):
         ea = tutti.ElasticAverage(x, tau=2, alpha=0.25)
         assert ea.tau == 2 and ea.alpha == 0.25 and np.isnan(ea.distance)
         ea.synchronize()
+        assert ea.params[1] is x[1]
         assert (x[0] == 1).all() and (x[1] == 2).all()
         values, c = np.ones(n), 1.0          # of x[0] by hand, for all ranks
         for step in range(5):
@@ -136,6 +138,7 @@ def test_elastic(ranks):
 def test_center(ranks):
     def program():
         import math, numpy as np, tutti
+        from tutti.center import Schedule
         job = tutti.init()
         me, n = job.rank, job.size
 
@@ -153,7 +156,7 @@ def test_center(ranks):
                     assert (x[0] == (2 if me == 0 else 2.5)).all(), x[0]       # the center was 1, then 2
                     assert math.isclose(c.distance, 4 if me == 0 else 2, rel_tol=1e-6), c.distance
                 job.barrier()
-            assert c.schedule() == (2, 0.5, None, None), c.schedule()
+            assert c.schedule() == Schedule(2, 0.5, None, None), c.schedule()
             c.set(tau=1, alpha=1.0)
             assert c.schedule().tau == 1 and c.schedule().alpha == 1
             job.barrier()
@@ -168,7 +171,7 @@ def test_center(ranks):
                 c.apply()
                 c.exchange()
             job.barrier()
-            versions = c.read(ahead)
+            versions: tutti.Versions = c.read(ahead)
             while not (ahead[0] == 9).all():      # a version comes each 100 ms
                 versions = c.read(ahead)
             assert versions.newest > 0 and versions.age >= 0
@@ -187,9 +190,33 @@ def test_center(ranks):
                 assert (x == 2.5).all()
             job.barrier()
         with tutti.Center.outer("outer", x, steps=1, learning_rate=1.0, momentum=0.0) as c:
+            assert c.params[0] is x
             x[:] = 2 + me * 2                     # the first worker's 2.5 minus the mean of (2.5 - 2, 2.5 - 4)
             assert c.step() and np.allclose(x, 3), x
             job.barrier()
+        with tutti.Center.own("own", x, tutti.accumulate(), tau=1) as c:
+            x[:] = me + 1                         # the center was 3
+            job.barrier()
+            if me == 0:
+                assert c.step() and (x == 4).all()
+            job.barrier()
+            values = np.empty(1000, "f4")
+            table = c.table
+            assert (table.pull(values) == 4).all() and table.look().servers == n, table.look()
+            assert table.shape == (1000,) and table.dtype == "float32"
+            table.close()
+            assert (c.table.pull(values) == 4).all()
+            job.barrier()
+        try:
+            table.pull(values)
+            raise SystemExit("a closed center")
+        except ValueError as e:
+            assert "is closed" in str(e), e
+        try:
+            tutti.Center.own("merge", x, tutti.accumulate(), merge=max)
+            raise SystemExit("a function")
+        except ValueError as e:
+            assert "center.table.push_pull" in str(e)
         for bad in (lambda: tutti.Center.asgd("mixed", [np.zeros(2), np.zeros(2, "f4")]),
                     lambda: tutti.Center.easgd("tau", x, tau=0)):
             try:

@@ -1,9 +1,11 @@
 """Gossip: rounds against the equation, a model of the library's, choices, the config file, and a dead peer."""
+import pytest
 
 
 def test_rounds(ranks):
     def program():
         import numpy as np, tutti
+        from tutti.gossip import Look, Mix
         job = tutti.init()
         me, other = job.rank, 1 - job.rank
         x = [np.full((2, 2), float(me)), np.full(3, me, "i8")]
@@ -16,7 +18,7 @@ def test_rounds(ranks):
         job.barrier()
         g.publish(me + 0.5)
         job.barrier()
-        mix = g.mix(1.0)
+        mix: Mix = g.mix(1.0)
         assert mix.peer == other and mix.factor == 0.75 and mix.why == "" and mix.peer_loss == other + 0.5, mix
         assert (x[0] == 0.25 * me + 0.75 * other).all() and (x[1] == other).all(), x
         g.value = 0.25
@@ -41,7 +43,7 @@ def test_rounds(ranks):
         g.apply()
         job.barrier()                            # until here the peer reads what this rank has published
         assert (x[0] == 1 + 0.75 * me + 0.25 * other).all(), x
-        look = g.look()
+        look: Look = g.look()
         assert look.peers == 1 and look.published == 4 and look.clock > 0, look
         g.remove_peer(other)
         try:
@@ -153,6 +155,7 @@ def test_choice(ranks):
     ranks(3, program)
 
 
+@pytest.mark.transports("tcp")
 def test_config_file(ranks, tmp_path):
     def program():
         import numpy as np, tutti
@@ -164,9 +167,10 @@ def test_config_file(ranks, tmp_path):
 
     config = tmp_path / "tutti.conf"
     config.write_text("gossip: { value = 0.125; method = \"constant\"; };\n")
-    ranks(1, program, transports="tcp", env={"TUTTI_CONFIG": config})
+    ranks(1, program, env={"TUTTI_CONFIG": config})
 
 
+@pytest.mark.transports("shm")
 def test_dead_peer(ranks):
     def program():
         import numpy as np, os, time, tutti

@@ -4,11 +4,14 @@ from __future__ import annotations
 import math
 from typing import Any, List, NamedTuple, Optional, Sequence
 
+from ._buffer import BF16
 from ._call import NULL, call, ffi, lib, text
 from ._handle import Handle
 from ._model import Model
 from .group import Group
 from .operation import Operation
+from .table import Table, Versions, _ranks
+from .update import Updater
 
 NAN = math.nan
 
@@ -20,15 +23,6 @@ class Schedule(NamedTuple):
     alpha: Optional[float]
     learning_rate: Optional[float]
     momentum: Optional[float]
-
-
-class Versions(NamedTuple):
-    """Which versions of the servers' parts a read has returned; age is seconds, of the oldest."""
-
-    oldest: int
-    newest: int
-    age: float
-    retries: int
 
 
 def _or_nan(value: Optional[float]) -> float:
@@ -60,13 +54,14 @@ class Center(Handle):
                  workers: Optional[Sequence[int]], snapshots: bool, load: Optional[str]) -> None:
         self._model = Model(params)
         self.distance = NAN
+        self._bf16 = bool(config.bf16)
         c = ffi.new("tutti_center_config *", config)
-        server, worker, folder = _ranks(servers), _ranks(workers), text(load)
-        c.servers, c.server = len(server or ()), server or NULL
-        c.workers, c.worker = len(worker or ()), worker or NULL
+        c.servers, c.server = server = _ranks(servers, "servers")
+        c.workers, c.worker = worker = _ranks(workers, "workers")
+        folder = text(load)
         c.snapshots, c.load = snapshots, folder
-        self._open(lib.tutti_center_open, "tutti_center **", group, name, self._model.list,
-                   len(self._model), c)
+        self._open(lib.tutti_center_open, "tutti_center **", group, name, self._model.list, len(self._model), c)
+        del server, worker, folder
 
     @classmethod
     def easgd(cls, name: str, params: Any, tau: int = 10, alpha: Optional[float] = None, momentum: float = 0,
@@ -117,6 +112,25 @@ class Center(Handle):
         c = lib.tutti_center_outer(steps, _or_nan(learning_rate), _or_nan(momentum))
         c.bf16 = bf16
         return cls(name, params, c, group, servers, workers, False, load)
+
+    @classmethod
+    def own(cls, name: str, params: Any, updater: Updater, tau: int = 1, merge: Any = None,
+            group: Optional[Group] = None, servers: Optional[Sequence[int]] = None,
+            workers: Optional[Sequence[int]] = None, snapshots: bool = False, load: Optional[str] = None) -> "Center":
+        """The worker pushes its params, the servers apply the updater, and what comes back becomes the params.
+
+        merge must be None: to merge what comes back in Python, call `center.table.push_pull`, then merge.
+        """
+        if merge is not None:
+            raise ValueError("merge: the library does not promise the thread on which it merges, so a Python function "
+                             "cannot do it: call center.table.push_pull(params, out=...), and merge what comes back")
+        c = lib.tutti_center_own(tau, updater._struct(), NULL, NULL)
+        return cls(name, params, c, group, servers, workers, snapshots, load)
+
+    @property
+    def table(self) -> Table:
+        """The servers' table, of one dimension, to save, load, look at, reopen and finish. The center closes it."""
+        return _CenterTable(self)
 
     @property
     def params(self) -> List[Any]:
@@ -205,8 +219,25 @@ class Center(Handle):
         call(lib.tutti_center_move, self._handle, self._model.matching(gradient, "the gradient").list, learning_rate)
 
 
-def _ranks(ranks: Optional[Sequence[int]]) -> Any:
-    return None if ranks is None else ffi.new("int[]", list(ranks))
+
+class _CenterTable(Table):
+    """The table of a center, which the center closes."""
+
+    _end = staticmethod(lambda _handle: None)
+
+    def __init__(self, center: Center) -> None:
+        self._center = center
+        self.name, self.group = center.name, center.group
+        info = ffi.new("tutti_table_info *")
+        call(lib.tutti_table_look, self._handle, info)
+        self.shape, self.row_shape = (int(info.count),), ()
+        self._type = info.type
+        self._delta_type = BF16 if center._bf16 else info.type
+        self._row = 1
+
+    @property
+    def _handle(self) -> Any:
+        return lib.tutti_center_table(self._center._handle)
 
 
-__all__ = ["Center", "Schedule", "Versions"]
+__all__ = ["Center", "Schedule"]
