@@ -1,8 +1,11 @@
 """Tables: dense, of rows, of keys; rules and their options; rounds; snapshots; fresh rows; saves; what is refused."""
+import inspect
+
 import numpy as np
 import pytest
 import tutti
-from tutti import update
+from tutti import table, update
+from tutti._native import ffi
 
 from programs import together
 
@@ -27,6 +30,7 @@ def test_all_ranks(ranks, tmp_path):
             assert t.push_pull_start(np.zeros(12, "f4")).wait()[3, 2] == 1
             t.assign_start(np.zeros(12, "f4")).wait()
         look = t.look()
+        assert isinstance(look, tutti.TableInfo)
         assert (look.servers, look.workers, look.server, look.worker) == (2, 2, me, me)
 
         raises(ValueError, "takes float32 here, and the array has float64", t.push, np.zeros((4, 3)))
@@ -110,6 +114,7 @@ def test_all_ranks(ranks, tmp_path):
         if me == 0:
             t.push(np.arange(4, dtype="i4"))
             values, versions = t.snapshot()
+            assert isinstance(versions, tutti.Versions)
             assert values.tolist() == [0, 1, 2, 3] and versions.oldest == versions.newest == 1 and versions.age < 60
             assert t.snapshot_start(np.zeros(4, "i4")).wait()[0].tolist() == [0, 1, 2, 3]
         job.barrier()
@@ -183,6 +188,10 @@ def test_options_of_rules():
         tutti.adam(0.5, betas=(0.8, 0.9))
     with pytest.raises(tutti.errors.InvalidArgument, match="rho"):
         tutti.Table("never", 3, updater=tutti.sgd(rho=0.5))
+    assert update.push_options({}) == ffi.NULL
+    given = update.push_options({"worker": 3, "scale": 0.5})
+    assert (given.worker, given.scale) == (3, 0.5) and given.l1 != given.l1
+    assert isinstance(tutti.normal(1), tutti.Init)
     with tutti.Table("shared", 3, updater=tutti.adagrad(0.5, shared_state=True)):
         pass
     with tutti.Table("backup", 3, updater=tutti.dcasgda(backup_from_zero=True)):
@@ -210,6 +219,12 @@ def test_types(dtype):
         one = np.full((2, 2), 0x3f80, "uint16") if dtype == "bfloat16" else np.ones((2, 2), dtype)
         t.push(one)
         assert (t.pull() == one).all() and t.dtype == dtype
+
+
+def test_keywords():
+    """The keywords that the type checker knows are those that there are."""
+    named = set(inspect.signature(table._set).parameters) - {"c", "flags"} | set(table._FLAGS)
+    assert set(table.TableConfig.__annotations__) == named
 
 
 def test_docstrings():

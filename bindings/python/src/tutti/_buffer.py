@@ -25,7 +25,7 @@ class Buffer(NamedTuple):
 
     pointer: Any
     bytes: int
-    count: int           # elements
+    count: int           # type: ignore[assignment]  # elements; the method of tuples is of no use here
     type: Optional[int]  # one of the library's types; None: the library only moves these elements
     name: str            # of the elements, for sentences
     hold: Any

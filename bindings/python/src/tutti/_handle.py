@@ -5,7 +5,7 @@ from typing import Any, Callable, NoReturn, Optional, TypeVar
 
 from ._call import NULL, call, ffi, is_mine, text
 from .group import Group
-from .job import group_of
+from .job import Job, group_of
 
 Self = TypeVar("Self", bound="Handle")
 
@@ -23,6 +23,10 @@ class Handle:
         call(function, self.group._c, *(() if name is None else (text(name),)), *args, handle)
         self._handle = handle[0]
 
+    @property
+    def _job(self) -> Job:
+        return self.group.job
+
     def __getattr__(self, name: str) -> NoReturn:
         if name == "_handle":
             raise ValueError("%r is closed" % self)
@@ -30,9 +34,9 @@ class Handle:
 
     def close(self) -> None:
         """Ends this rank's part. Harmless twice, and after the job was left."""
-        handle = self.__dict__.pop("_handle", NULL)
-        if is_mine():
-            type(self)._end(handle)
+        handle = self.__dict__.pop("_handle", None)
+        if handle is not None:
+            self._end(handle)  # does nothing in a fork's child
 
     def __del__(self) -> None:
         self.close()

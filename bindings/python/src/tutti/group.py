@@ -1,13 +1,16 @@
 """Groups of ranks: who is in them, collectives, messages, counters."""
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _buffer
 from ._buffer import readable, writable
 from ._call import NULL, call, ffi, lib, milliseconds, text
 from .errors import MessageTooLong
 from .operation import Operation, now
+
+if TYPE_CHECKING:
+    from .job import Job
 
 RULES: Dict[str, int] = {"sum": lib.TUTTI_SUM, "average": lib.TUTTI_AVERAGE, "product": lib.TUTTI_PRODUCT,
                          "max": lib.TUTTI_MAX, "min": lib.TUTTI_MIN, "band": lib.TUTTI_BAND, "bor": lib.TUTTI_BOR,
