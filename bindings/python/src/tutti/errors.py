@@ -14,6 +14,7 @@ class Error(Exception):
     """
 
     errno: Any
+    strerror: Any
     rank: Optional[int]
 
     def __init__(self, sentence: str = "", errno: int = 0, rank: Optional[int] = None) -> None:
@@ -21,6 +22,8 @@ class Error(Exception):
         self.sentence = sentence
         self.errno = errno or getattr(type(self), "code", 0)
         self.rank = rank
+        if isinstance(self, OSError):
+            self.strerror = sentence
 
     @property
     def name(self) -> str:
@@ -194,6 +197,11 @@ class FunctionFailed(Error, RuntimeError):
     code = _errno.EREMOTEIO
 
 
+class SystemFailure(Error, OSError):
+    """Another error of the system, about a file or a socket: `errno` says which."""
+    code = 0
+
+
 _CLASSES: Dict[int, Type[Error]] = {c.code: c for c in Error.__subclasses__()}  # type: ignore[attr-defined]
 _ABOUT_A_RANK = (_errno.ECONNRESET, _errno.ENOTCONN, _errno.ECONNABORTED)
 
@@ -201,4 +209,4 @@ _ABOUT_A_RANK = (_errno.ECONNRESET, _errno.ENOTCONN, _errno.ECONNABORTED)
 def from_code(err: int, sentence: str) -> Error:
     """Makes the error of a negative errno and its sentence."""
     rank = re.search(r"\brank (\d+)\b", sentence) if -err in _ABOUT_A_RANK else None
-    return _CLASSES.get(-err, Error)(sentence, -err, int(rank.group(1)) if rank else None)
+    return _CLASSES.get(-err, SystemFailure)(sentence, -err, int(rank.group(1)) if rank else None)
