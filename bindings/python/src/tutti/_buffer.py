@@ -18,6 +18,7 @@ NAMES = {code: name for name, code in TYPES.items()}
 SIZES = {F32: 4, F64: 8, F16: 2, BF16: 2, I32: 4, I64: 8, I8: 1, U8: 1, BOOL: 1}
 _exported: Dict[Any, Tuple[Optional[int], str]] = {}  # dtypes of arrays that came here before: the short way
 _FORMATS = {"f": F32, "d": F64, "e": F16, "i": I32, "l": I64, "q": I64, "b": I8, "B": U8, "c": U8, "?": BOOL}
+_NATIVE = "@=<" if sys.byteorder == "little" else "@=>!"
 
 
 class Buffer(NamedTuple):
@@ -95,7 +96,7 @@ def _of_protocol(x: Any, writable: bool) -> Buffer:
     if writable and view.readonly:
         raise ValueError("a %s is read-only: the call writes to it" % type(x).__name__)
     hold = ffi.from_buffer(_char_array, x, writable)
-    code = _FORMATS.get(view.format.lstrip("@="))  # longs of the standard size have another width
+    code = _FORMATS.get(view.format.lstrip(_NATIVE))  # longs of the standard size have another width
     if code is not None and SIZES[code] != view.itemsize:
         code = None
     return Buffer(hold, view.nbytes, view.nbytes // (view.itemsize or 1), code, "format %r" % view.format, hold)
@@ -118,8 +119,8 @@ def _checked(x: Any, writable: bool) -> Buffer:
         return _of_torch(x, torch, writable)
     try:
         return _of_protocol(x, writable)
-    except TypeError:
-        pass
+    except (TypeError, BufferError):
+        pass  # no buffer protocol, or not for elements of this type
     if hasattr(x, "__dlpack__"):
         from ._dlpack import of_dlpack
         return of_dlpack(x, writable)
