@@ -4,11 +4,11 @@ from __future__ import annotations
 import atexit
 import errno
 import os
+import sys
 import threading
-import weakref
-from typing import Any, Callable, List, NoReturn, Optional
+from typing import Any, Callable, List, NoReturn, Optional, Set
 
-from . import errors
+from . import errors, log  # log first imports logging, whose end at exit then comes last
 from ._native import ffi, lib
 
 NULL = ffi.NULL
@@ -21,25 +21,38 @@ if lib.tutti_abi() != lib.TUTTI_ABI:
 _exceptions: List[BaseException] = []  # of handlers that ran inside a wait of the main thread
 _exiting = ffi.new("int *")            # not 0: waits of all threads but the main one end
 _thread = threading.local()
-_jobs: "weakref.WeakSet[Any]" = weakref.WeakSet()
-_pid = os.getpid()
+_jobs: Set[Any] = set()                # those to leave at exit
 
 
 def _keep_exception(_type: Any, value: Any, _traceback: Any) -> None:
     _exceptions.append(value)
 
 
-# A signal's handler runs in the loop, on the main thread. Its exception would be printed and lost, so the call that
-# waits raises the exception.
+# A signal's handler runs in the first loop, on the main thread. Its exception would be printed and lost, so the call
+# that waits raises the exception.
 @ffi.def_extern(error=1, onerror=_keep_exception)  # type: ignore[untyped-decorator]
 def tutti_py_stop(_arg: Any) -> int:
     for _ in range(2):
         pass
+    for job in tuple(_jobs):
+        job._check_handlers()
     return 0
 
 
+def is_in_wait() -> bool:
+    """True in a signal's handler that runs while this thread waits in the library."""
+    frame = sys._getframe()
+    while frame and frame.f_code is not tutti_py_stop.__code__:
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
+def _is_main() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
 def _begin_thread() -> None:
-    if threading.current_thread() is threading.main_thread():
+    if _is_main():
         lib.tutti_on_wait(lib.tutti_py_stop, NULL)
     else:
         lib.tutti_on_wait_flag(_exiting)
@@ -53,9 +66,18 @@ def why() -> str:
 
 def fail(err: int) -> NoReturn:
     """Raises what the call of this thread that returned `err` has met."""
-    if _exceptions and threading.current_thread() is threading.main_thread():
+    if _exceptions and _is_main():
         raise _exceptions.pop()
+    if _exiting[0] and not _is_main():
+        raise SystemExit  # a daemon thread ends without a word, and no handler of Exception keeps the thread
     raise errors.from_code(err, why())
+
+
+def refuse_closed(handle: Any) -> NoReturn:
+    """Raises what a call with a closed handle meets."""
+    if _exiting[0] and not _is_main():
+        raise SystemExit
+    raise ValueError("%r is closed" % handle)
 
 
 def call(function: Callable[..., int], *args: Any) -> int:
@@ -65,9 +87,8 @@ def call(function: Callable[..., int], *args: Any) -> int:
     except AttributeError:
         _begin_thread()
     result = function(*args)
-    if result < 0 or _exceptions:
-        if result < 0 or threading.current_thread() is threading.main_thread():
-            fail(result)
+    if result < 0 or (_exceptions and _is_main()):
+        fail(result)
     return result
 
 
@@ -85,18 +106,15 @@ def text(value: Optional[str]) -> Any:
     return NULL if value is None else ffi.new("char[]", value.encode())
 
 
-def is_mine() -> bool:
-    """False in a fork's child: handles belong to its parent."""
-    return os.getpid() == _pid
-
-
 def _end() -> None:
-    """At exit: waits of other threads end, started operations are cancelled, jobs are left."""
-    if not is_mine():
-        return
+    """At exit: waits of other threads end, started operations are cancelled, jobs are left, the last lines logged."""
     _exiting[0] = 1
-    for job in list(_jobs):
-        job._leave_at_exit()
+    for job in tuple(_jobs):
+        try:
+            job._leave(True)
+        except BaseException:
+            pass  # a signal's handler has raised, and made the leave hang up at once; the interpreter ends anyway
+    log.stop()
 
 
 def remember(job: Any) -> None:
@@ -104,9 +122,15 @@ def remember(job: Any) -> None:
     _jobs.add(job)
 
 
+def forget(job: Any) -> None:
+    """The job was left."""
+    _jobs.discard(job)
+
+
 def _after_fork() -> None:
-    global _pid
-    _pid = -1
+    """The child's first thread may be another one of the parent's, with another hook."""
+    _exceptions.clear()
+    _thread.__dict__.clear()
 
 
 atexit.register(_end)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, NoReturn, Optional, TypeVar
 
-from ._call import NULL, call, ffi, is_mine, text
+from ._call import call, ffi, refuse_closed, text
 from .group import Group
 from .job import Job, group_of
 
@@ -29,7 +29,7 @@ class Handle:
 
     def __getattr__(self, name: str) -> NoReturn:
         if name == "_handle":
-            raise ValueError("%r is closed" % self)
+            refuse_closed(self)
         raise AttributeError("a %s has no %r" % (type(self).__name__, name))
 
     def close(self) -> None:

@@ -78,14 +78,14 @@ class Gradients(Handle):
 
     def sum_start(self) -> Operation:
         """Starts `sum`. The gradients belong to the library until `apply`."""
-        return Operation(self, lib.tutti_gradients_sum_start, (self._handle,), self)
+        return Operation(self.group, lib.tutti_gradients_sum_start, (self._handle,), self)
 
     def average_start(self) -> Operation:
         """Starts `average`. The gradients belong to the library until `apply`, which follows the operation's wait.
 
         Cancelling the operation gives the step up, on all ranks.
         """
-        return Operation(self, lib.tutti_gradients_average_start, (self._handle,), self)
+        return Operation(self.group, lib.tutti_gradients_average_start, (self._handle,), self)
 
     def apply(self) -> int:
         """Ends the step that was started, once its operation has ended. Returns how many ranks have contributed.
@@ -184,11 +184,11 @@ class ElasticAverage(Handle):
 
     def synchronize_start(self) -> Operation:
         """Starts `synchronize` with a copy of the params: the program takes more steps, then calls `apply`."""
-        return Operation(self, lib.tutti_ea_synchronize_start, (self._handle,), self)
+        return Operation(self.group, lib.tutti_ea_synchronize_start, (self._handle,), self)
 
     def synchronize_center_start(self) -> Operation:
         """Starts `synchronize_center` with a copy of the params: the program takes more steps, then calls `apply`."""
-        return Operation(self, lib.tutti_ea_synchronize_center_start, (self._handle,), self)
+        return Operation(self.group, lib.tutti_ea_synchronize_center_start, (self._handle,), self)
 
     def apply(self) -> None:
         """Ends a started synchronization, once its operation has ended: adds to today's params what the copy has moved.

@@ -153,7 +153,7 @@ class Center(Handle):
 
     def exchange_start(self) -> Operation:
         """Starts an exchange with a copy of the params: the program takes more steps meanwhile, then calls `apply`."""
-        return Operation(self, lib.tutti_center_exchange_start, (self._handle,), self)
+        return Operation(self.group, lib.tutti_center_exchange_start, (self._handle,), self)
 
     def apply(self, measure: bool = False) -> None:
         """Ends a started exchange, once its operation has ended: moves today's params by what the exchange gave.

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ._buffer import NAMES, SIZES, type_code
-from ._call import call, ffi, is_mine, lib, milliseconds, text
+from ._call import call, ffi, lib, milliseconds, text
 from ._handle import Handle
 from ._model import Model
 from .group import Group, string
@@ -78,11 +78,6 @@ def _keep(_owner: Any, _memory: Any) -> None:
     pass
 
 
-def _close(handle: Any) -> None:
-    if is_mine():
-        lib.tutti_gossip_close(handle)
-
-
 def _code(names: Dict[str, int], name: Optional[str], what: str) -> Optional[int]:
     if name is not None and name not in names:
         raise ValueError("no %s of a gossip is called %r: use %s" % (what, name, ", ".join(names)))
@@ -146,7 +141,7 @@ class Gossip(Handle):
         held = _pairs(model)
         self._model: Union[Model, _Held] = _Held(held) if held else Model(model)
         self._open(lib.tutti_gossip_open, "tutti_gossip **", group, name, self._model.list, len(self._model), c)
-        self._owner = ffi.gc(self._handle, _close)
+        self._owner = ffi.gc(self._handle, lib.tutti_gossip_close)
 
     def close(self) -> None:
         """Ends this rank's part; weight that is on its way is lost. Harmless twice, and after the job was left.
@@ -192,7 +187,7 @@ class Gossip(Handle):
 
     def mix_start(self, loss: float = 0) -> Operation:
         """Pull: starts a mix with a copy of the model: the program takes more steps meanwhile, then calls `apply`."""
-        return Operation(self, lib.tutti_gossip_mix_start, (self._handle, loss), self)
+        return Operation(self.group, lib.tutti_gossip_mix_start, (self._handle, loss), self)
 
     def apply(self) -> Mix:
         """Ends a started mix, once its operation has ended: adds the move of the copy to today's model.

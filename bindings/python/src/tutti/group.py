@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 from . import _buffer
 from ._buffer import readable, writable
-from ._call import NULL, call, ffi, lib, milliseconds, text
+from ._call import NULL, call, ffi, lib, milliseconds, refuse_closed, text
 from .errors import MessageTooLong
 from .operation import Operation, now
 
@@ -115,7 +115,7 @@ class Group:
     @property
     def _c(self) -> Any:
         if self._handle is None:
-            raise ValueError("%r is closed" % self)
+            refuse_closed(self)
         return self._handle
 
     # ---- who is here ----

@@ -1,16 +1,23 @@
 """The job: joining, leaving, memory, and who comes and goes."""
 from __future__ import annotations
 
+import os
 import select
 import signal as _signal
-from typing import Any, Dict, Iterator, Optional
+import threading
+import time
+from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, Optional
 
-from . import _call
-from ._call import NULL, call, ffi, lib, milliseconds, text
+from . import _call, log
+from ._call import EINPROGRESS, NULL, call, ffi, lib, milliseconds, text
+from .errors import ForkedChild, ShutDown
 from .group import STATES, Change, Group, string
 
 _default: Optional["Job"] = None
 _given: Optional[Dict[str, Any]] = None
+_joining = threading.Lock()  # the default job; no fork's child comes to it
+_OP = ffi.typeof("tutti_op *")
+_SLICE = 100  # ms, after which a wait for changes looks whether the job was left
 
 
 def _config(strings: Dict[str, Optional[str]], silence: Optional[float], timeout: Optional[float],
@@ -38,21 +45,42 @@ class Job(Group):
     ranks rank 0 takes at a time; -1: none.
 
     Blocks until every rank has joined. Raises TimedOut, Refused, WrongSecret, AddressInUse and others. Leaving:
-    `leave()`, the end of a `with` block, or the interpreter's exit.
+    `leave()`, the end of a `with` block, or the interpreter's exit. The last two cancel what was started if the
+    program ends by an exception, or exits.
+
+    In a fork's child the job and all that came of it are dead: calls raise ForkedChild.
     """
 
     def __init__(self, *, file: Optional[str] = None, node: Optional[str] = None, transports: Optional[str] = None,
                  secret: Optional[str] = None, silence: Optional[float] = 0, timeout: Optional[float] = 0,
                  rank: Optional[int] = None, ranks: int = 0, boot: Optional[str] = None, job: Optional[str] = None,
                  newcomers: int = 0) -> None:
-        self._handle = None
+        super().__init__(None, self)
+        self._pid = os.getpid()
+        self._all_ops: List[Any] = []
+        self._ops: List[Any] = []                      # idle ones, for the next operations
+        self._readers: Dict[Any, Any] = {}             # of aio, by event loop
+        self._handlers: Dict[int, Any] = {}            # Python's, of the signals of leave_on and leave_asked
+        self._at_leave: List[Callable[[Any], None]] = []
         c, hold = _config(dict(file=file, node=node, transports=transports, secret=secret, boot=boot, job=job),
                           silence, timeout, rank, ranks, newcomers)
         place = ffi.new("tutti **")
-        call(lib.tutti_join, c, place)
+        log.start()
+        try:
+            call(lib.tutti_join, c, place)
+        except BaseException:
+            lib.tutti_leave(place[0])  # a signal's handler has raised when this rank had joined; else NULL
+            raise
         del hold
-        super().__init__(place[0], self)
+        self._handle = place[0]
         _call.remember(self)
+
+    def _new_op(self) -> Any:
+        try:
+            return self._ops.pop()
+        except IndexError:
+            self._all_ops.append(ffi.new(_OP))
+            return self._all_ops[-1]
 
     @property
     def name(self) -> str:
@@ -75,12 +103,26 @@ class Job(Group):
     def leave_asked(self, signal: int = _signal.SIGTERM) -> bool:
         """True once the signal has come. From the first call on that is the signal's only effect."""
         _refuse_handler(signal, "leave_asked")
+        self._handlers[signal] = _signal.getsignal(signal)
         return bool(call(lib.tutti_leave_asked, self._c, signal))
 
     def leave_on(self, signal: int = _signal.SIGTERM) -> None:
-        """From now on the signal makes this process leave the job in order; then the signal does what it did."""
+        """From now on the signal makes this process leave the job in order; then the signal does what it did.
+
+        Python's module signal and this call do not share a signal. Raises ValueError if the signal has a handler of
+        Python. If the program gives the signal a handler later, the main thread's next wait raises ValueError.
+        """
         _refuse_handler(signal, "leave_on")
         call(lib.tutti_leave_on, self._c, signal)
+        self._handlers[signal] = _signal.getsignal(signal)
+
+    def _check_handlers(self) -> None:
+        for signal, handler in tuple(self._handlers.items()):
+            if _signal.getsignal(signal) is not handler:
+                del self._handlers[signal]  # one exception is enough
+                raise ValueError("a Python handler has replaced leave_on or leave_asked of %s, which does nothing any "
+                                 "more: remove the handler, or do not call leave_on or leave_asked"
+                                 % _signal.Signals(signal).name)
 
     def watch(self) -> "Watch":
         """Notes who comes and goes, in the whole job. Ranks that went before are the first changes."""
@@ -100,32 +142,48 @@ class Job(Group):
 
     def leave(self) -> None:
         """Leaves the job: finishes what was started, and tells the others. Harmless twice."""
-        global _default, _given
-        if self._handle is None:
-            return
-        handle, self._handle = self._handle, None
-        if _default is self:
-            _default = _given = None
-        if _call.is_mine():
-            lib.tutti_leave(handle)
-            call(lambda: 0)  # a signal's handler that ran meanwhile may have raised
+        self._leave(False)
 
     close = leave
 
-    def _leave_at_exit(self) -> None:
-        if self._handle is not None:
-            handle, self._handle = self._handle, None
-            lib.tutti_leave(handle)
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self._leave(kind is not None)
+
+    def _leave(self, cancel: bool) -> None:
+        global _default, _given
+        if self._handle is None:
+            return
+        if _call.is_in_wait():
+            raise RuntimeError("a signal's handler cannot leave the job while its thread waits in the library: raise "
+                               "SystemExit in the handler, or set a variable and leave later")
+        handle, self._handle = self._handle, None
+        if _default is self:
+            _default = _given = None
+        if cancel:
+            self._cancel_started()
+        lib.tutti_leave(handle)
+        _call.forget(self)
+        for wake in tuple(self._at_leave):
+            wake(self)
+        call(lambda: 0)  # a signal's handler that ran meanwhile may have raised
+
+    def _cancel_started(self) -> None:
+        for op in self._all_ops:
+            if lib.tutti_op_why(op, NULL, 0) == EINPROGRESS:
+                lib.tutti_cancel(op)
 
 
 def _refuse_handler(signal: int, name: str) -> None:
     if _signal.getsignal(signal) not in (_signal.SIG_DFL, _signal.SIG_IGN, None):
         raise ValueError("%s of %s: a Python handler has this signal: remove the handler (signal.signal(..., "
-                         "signal.SIG_DFL)), or call job.leave() in it" % (name, _signal.Signals(signal).name))
+                         "signal.SIG_DFL)), or set a variable in it, and call job.leave() in the program"
+                         % (name, _signal.Signals(signal).name))
 
 
 class Watch:
-    """The changes of a job's ranks: iterate, or wait for `fileno()` to be readable and `take()`."""
+    """The changes of a job's ranks: iterate (`for` or `async for`; the job's end ends the loop), or wait for `fileno()`
+    to be readable and `take()`.
+    """
 
     def __init__(self, job: Job, fd: int) -> None:
         self._job, self._fd = job, fd
@@ -142,20 +200,33 @@ class Watch:
         return Change(c.rank, STATES[c.what], -c.err, string(c.why))
 
     def wait(self, timeout: Optional[float] = None) -> Optional[Change]:
-        """Waits for the next change; None: the seconds have passed."""
-        change = self.take()
-        if change is None:
-            poll = select.poll()  # a select has no room for descriptors above 1023
-            poll.register(self._fd, select.POLLIN)
-            if poll.poll(None if timeout is None else milliseconds(timeout)):
-                change = self.take()
+        """Waits for the next change. None: the seconds have passed, or the job was left meanwhile."""
+        end, left, poll = time.monotonic() + (timeout or 0), 0.0, select.poll()
+        poll.register(self._fd, select.POLLIN)
+        change = self._take_if_open()
+        while change is None and left >= 0 and self._job._handle is not None:
+            left = _SLICE if timeout is None else (end - time.monotonic()) * 1000
+            poll.poll(max(0, min(_SLICE, left)))
+            change = self._take_if_open()
         return change
 
+    def _take_if_open(self) -> Optional[Change]:
+        try:
+            return self.take() if self._job._handle is not None else None
+        except ShutDown:
+            if self._job._handle is not None:
+                raise
+            return None
+
     def __iter__(self) -> Iterator[Change]:
-        while True:
+        while self._job._handle is not None:
             change = self.wait()
             if change is not None:
                 yield change
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        from . import aio
+        return aio.changes(self)
 
 
 def init(**config: Any) -> Job:
@@ -164,13 +235,16 @@ def init(**config: Any) -> Job:
     Again with the same arguments: returns the same job. With others: ValueError.
     """
     global _default, _given
-    if _default is not None and _default._handle is not None and _call.is_mine():
-        if config and config != _given:
+    if _default is not None and _default._pid != os.getpid():
+        raise ForkedChild("this process is a fork's child: only its parent is a rank of the default job. Start workers "
+                          "by spawn or forkserver, or give tutti.Job a boot of its own")
+    with _joining:
+        if _default is None:
+            _default, _given = Job(**config), config
+        elif config and config != _given:
             raise ValueError("tutti.init was called with other arguments before: the default job is %r. tutti.Job() "
                              "joins a second job" % _default)
         return _default
-    _default, _given = Job(**config), config
-    return _default
 
 
 def group_of(group: Optional[Group]) -> Group:

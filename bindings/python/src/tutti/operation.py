@@ -5,19 +5,9 @@ import errno
 from typing import Any, Callable, Generator, List, Optional, Tuple
 
 from . import errors
-from ._call import EINPROGRESS, NULL, call, ffi, is_mine, lib, milliseconds
+from ._call import EINPROGRESS, NULL, call, fail, ffi, lib, milliseconds, why
 
-_pool: List[Any] = []  # idle ops, for the next operations
-_PLACE = ffi.typeof("tutti_op **")
-
-
-def _new_op() -> Any:
-    try:
-        return _pool.pop()
-    except IndexError:
-        place = ffi.new(_PLACE)
-        call(lib.tutti_op_new, place)
-        return place[0]
+_WAIT_ALONE = (errno.EINPROGRESS, errno.EINTR)  # errors of a wait, and not of its operation
 
 
 class Operation:
@@ -26,27 +16,30 @@ class Operation:
     An operation that the program drops is cancelled. `await operation` waits inside an asyncio event loop.
     """
 
-    __slots__ = ("_op", "_hold", "_group", "_result", "_error", "_ended", "_name", "__weakref__")
+    __slots__ = ("_op", "_job", "_hold", "_group", "_result", "_error", "_ended", "_name", "__weakref__")
 
     def __init__(self, group: Any, function: Callable[..., int], args: Tuple[Any, ...], hold: Any,
                  result: Any = None) -> None:
         self._ended, self._error = False, None  # type: bool, Optional[errors.Error]
         self._hold, self._group, self._result = hold, group, result
         self._name = getattr(function, "__name__", "tutti_operation")[6:]
-        self._op = _new_op()
+        self._job = group.job
+        self._op = self._job._new_op()
         try:
             call(function, *args, self._op)
         except BaseException:
-            if lib.tutti_op_why(self._op, NULL, 0) == EINPROGRESS:
-                lib.tutti_cancel(self._op)
-            self._ended = True
+            lib.tutti_cancel(self._op)  # started, and then a signal's handler has raised; else there is nothing to do
+            self._ended, self._hold = True, None
             raise
 
     def _end(self, err: int) -> None:
-        if err < 0:
-            text = ffi.new("char[]", 400)
+        """Notes the result. In a fork's child the operation belongs to the parent, and there is no result."""
+        if err == -errno.ECHILD:
+            fail(err)
+        if err < 0 and self._error is None:
+            text, sentence = ffi.new("char[]", 400), why()
             lib.tutti_op_why(self._op, text, 400)
-            self._error = errors.from_code(err, ffi.string(text).decode(errors="replace"))
+            self._error = errors.from_code(err, ffi.string(text).decode(errors="replace") or sentence)
         self._ended = True
         self._hold = None
 
@@ -71,8 +64,7 @@ class Operation:
 
     def _look(self, e: errors.Error) -> None:
         """The wait has failed: by itself, or with the operation."""
-        err = lib.tutti_op_why(self._op, NULL, 0)
-        if err == EINPROGRESS or (err == 0 and e.errno in (errno.EINTR, errno.EINPROGRESS)):
+        if e.errno in _WAIT_ALONE or lib.tutti_op_why(self._op, NULL, 0) in (EINPROGRESS, -errno.ECHILD):
             raise e
         if not self._ended:
             self._error, self._ended, self._hold = e, True, None
@@ -107,12 +99,14 @@ class Operation:
         from . import aio
         return aio.wait(self).__await__()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_op", None) or not is_mine():
+    # The names are arguments, as the module's own may be gone when the interpreter ends.
+    def __del__(self, cancel: Any = lib.tutti_cancel) -> None:
+        op = getattr(self, "_op", None)
+        if op is None:
             return
         if not self._ended:
-            lib.tutti_cancel(self._op)
-        _pool.append(self._op)
+            cancel(op)  # does nothing in a fork's child, nor after the job was left
+        self._job._ops.append(op)
 
     def __repr__(self) -> str:
         state = "runs" if not self._ended else "failed: %s" % self._error if self._error else "has ended"
@@ -129,13 +123,16 @@ def now(group: Any, function: Callable[..., int], args: Tuple[Any, ...], hold: A
 
 
 def wait_all(operations: List[Operation], timeout: Optional[float] = None) -> List[Any]:
-    """Waits for all operations, which are of one job, and returns their results, or raises the first error."""
+    """Waits for all operations, which are of one job, and returns their results, or raises the first error.
+
+    timeout: seconds, as of Operation.wait.
+    """
     running = [o for o in operations if not o._ended]
     ops = ffi.new("tutti_op *[]", [o._op for o in running])
     try:
         call(lib.tutti_wait_all, ops, len(running), milliseconds(timeout))
     except errors.Error as e:
-        if e.errno in (errno.EINPROGRESS, errno.EINTR):
+        if e.errno in _WAIT_ALONE or not all(o.done() for o in running):
             raise
     for o in running:
         o.done()
@@ -147,12 +144,14 @@ def wait_any(operations: List[Operation], timeout: Optional[float] = None) -> Op
 
     The operations are of one job. Raises InProgress if the time passes first. Ended operations are returned first.
     """
-    for o in operations:
-        if o.done():
-            return o
     if not operations:
         raise ValueError("wait_any needs one operation at least")
     ops = ffi.new("tutti_op *[]", [o._op for o in operations])
-    which = operations[call(lib.tutti_wait_any, ops, len(operations), milliseconds(timeout))]
-    which.done()
-    return which
+    while True:
+        for o in operations:
+            if o.done():
+                return o
+        try:
+            call(lib.tutti_wait_any, ops, len(operations), milliseconds(timeout))
+        except errors.NotOpen:
+            pass  # another thread has taken the results meanwhile
