@@ -151,7 +151,8 @@ def test_messages_and_groups(ranks):
             odd.close()
         if rank != 0:
             pair = job.of(np.array([2, 1]), "pair")
-            assert (pair.members(), pair.size) == ([2, 1], 2) and repr(pair) == "<tutti.Group, rank %d of 2>" % pair.rank
+            assert (pair.members(), pair.size) == ([2, 1], 2)
+            assert repr(pair) == "<tutti.Group, rank %d of 2>" % pair.rank
             assert pair.broadcast(bytearray([rank]), root=0) == bytes([2])
             pair.close()
         assert job.everyone().size == size and not job.late and job.job is job

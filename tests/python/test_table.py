@@ -125,6 +125,7 @@ def test_all_ranks(ranks, tmp_path):
             t.push(np.full(4, 0x3f80, "uint16"))  # 1 as bfloat16
         job.barrier()
         assert t.pull().tolist() == [1] * 4
+        job.barrier()
         t.close()
 
     def saves(job, me):

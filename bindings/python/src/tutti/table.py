@@ -230,7 +230,7 @@ class Table(Handle):
     # ---- all of a table ----
 
     def push(self, delta: Any, **options: float) -> None:
-        """Pushes a delta of the table's shape. Options of the rule, and worker, by keyword: push(g, learning_rate=1e-3).
+        """Pushes a delta of the table's shape. Options of the rule, and worker, by keyword: push(g, momentum=0.9).
 
         A push that fails stays applied as far as it was sent.
         """
@@ -421,5 +421,5 @@ class Table(Handle):
         call(lib.tutti_table_load, self._handle, text(os.fspath(folder)))
 
     def reopen(self) -> None:
-        """Goes on, after RankDied, TimedOut or Stale, with servers that were started again and have opened the table."""
+        """Goes on, after RankDied, TimedOut or Stale, with servers that were started again and have the table open."""
         call(lib.tutti_table_reopen, self._handle)
