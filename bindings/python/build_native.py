@@ -12,8 +12,8 @@ from typing import List
 
 import cffi
 
-# Functions of this package that the library calls: tutti_py_stop is the hook of tutti_on_wait, tutti_py_choose chooses a
-# peer for tutti_gossip_publish.
+# Functions of this package that the library calls: tutti_py_stop is the hook of tutti_on_wait, tutti_py_choose chooses
+# a peer for tutti_gossip_publish.
 CALLBACKS = """
 extern "Python" int tutti_py_stop(void *);
 extern "Python" int tutti_py_choose(void *);
