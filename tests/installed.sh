@@ -169,6 +169,18 @@ fi
 
 [ -n "$(find "$dest" -path '*/examples/compare' -perm -100)" ] || fail "examples/compare is not installed as a program"
 
+# Lua's modules find the declarations and the library where they were installed: of the stage, for want of a real place.
+modules=$(find "$dest" -path '*/lua/5.1/tutti.lua')
+paths=$(find "$dest" -path '*/lua/5.1/tutti/paths.lua')
+if [ -z "$modules" ] || ! grep -q "^return { declarations = '/.*/tutti.cdef', library = '/" "$paths"; then
+	fail "Lua's modules are not installed: $modules, $(cat "$paths")"
+elif command -v luajit > /dev/null && [ -e "$libdir/libtutti.so" ] && [ -z "${SANITIZE_FLAGS:-}" ]; then
+	sed "s|'/|'$dest/|g" "$paths" > "$work/paths" && cp "$work/paths" "$paths"
+	LUA_PATH="${modules%tutti.lua}?.lua;${modules%tutti.lua}?/init.lua" TUTTI_TRANSPORTS=tcp luajit -e \
+		"local job = require('tutti').init(); job:barrier(); print(require('tutti').version())" > "$work/said" 2>&1
+	[ "$(cat "$work/said")" = "$version" ] || fail "the installed modules for Lua say: $(cat "$work/said")"
+fi
+
 make -C "$build" DESTDIR="$dest" uninstall > "$work/uninstall.log" 2>&1 ||
 	{ cat "$work/uninstall.log"; fail "make uninstall"; }
 left=$(find "$dest" ! -type d)
