@@ -568,6 +568,15 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 	return err;
 }
 
+/* Messages of a rank that has left may still be taken. One that lives has lost its seat in some groups alone. */
+static bool is_in_vain(const struct kept *k, const struct tt_member *m)
+{
+	const struct tutti *g = m->state < TT_LEFT ? tt_group_named(m->job, k->uid) : NULL;
+	const struct tt_seat *s = g ? tt_group_find(g, m) : NULL;
+
+	return m->state < TT_LEFT ? s && s->out : m->state != TT_LEFT;
+}
+
 static void end_for(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
@@ -581,7 +590,7 @@ static void end_for(struct tt_member *m)
 		push(c); /* an undecided one may have waited for that member */
 	}
 	tt_each_of(struct kept, link, k, &tt_collectives(job)->unexpected) {
-		if (k->member != m || m->state == TT_LEFT || k->bytes != k + 1)
+		if (k->member != m || k->bytes != k + 1 || !is_in_vain(k, m))
 			continue;
 		tt_list_remove(&k->link);
 		free(k);

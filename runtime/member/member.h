@@ -331,6 +331,7 @@ struct tt_seat *tt_group_find(const struct tutti *, const struct tt_member *); /
 /* The group that a message of this member means by a slot and a uid; NULL: it is closed here, or the sender has no seat
  * in it. *seat: the sender's; NULL: the group is not agreed on yet, and its first messages come early. */
 struct tutti *tt_group_meant(const struct tt_member *from, unsigned slot, uint32_t uid, struct tt_seat **seat);
+struct tutti *tt_group_named(const struct tt_job *, uint32_t uid); /* NULL: there is none */
 struct tt_member *tt_group_member(const struct tutti *, int i);
 /* As tt_usable(); -EINVAL: this rank has no seat there. Without the lock. The first is for collectives, and warns a
  * rank that joined late and calls one in its group of one. */

@@ -167,7 +167,6 @@ void tt_member_take_pong(struct tt_member *from, struct tt_pack *);
 
 /* ---- group.c ---- */
 
-struct tutti *tt_group_named(const struct tt_job *, uint32_t uid); /* NULL: there is none */
 int tt_group_heir(struct tutti *, int n, struct tutti **); /* takes the old one's slot over, and retires it */
 int tt_group_widen(struct tutti *, int from, int to); /* ranks that it can tell apart: of `from` places make `to` */
 void tt_group_clear_seats(struct tutti *);
