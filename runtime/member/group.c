@@ -283,6 +283,8 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 		take_out(g, s, -ECONNABORTED);
 		tt_tell_unseated(from);
 	}
+	if (!p->bad)
+		tt_form_revoked(from, parent, birth);
 }
 
 int tutti_group_timeout(tutti *g, int ms)

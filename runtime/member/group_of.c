@@ -32,6 +32,7 @@ enum {
 	SEATS_AT_ONCE = 8192,              /* in a MADE, 6 bytes each */
 	REQUESTS_MAX = 256,                /* of one member that wait for a call here */
 	VERDICTS_MAX = 64,                 /* kept for members that come late */
+	RESIGNATIONS_MAX = 256,
 	BIRTH = -1,                        /* of a group of listed ranks: no number of a split */
 	ANSWER_MS = 100,                   /* how long a call that has withdrawn waits for the collector's answer */
 };
@@ -71,10 +72,16 @@ struct verdict { /* a call whose members gave different lists, for members that 
 	char name[NAME], why[WHY];
 };
 
+struct resignation { /* a REVOKE that may have come before the group's MADE */
+	struct tt_list link;
+	const struct tt_member *from;
+	uint32_t uid;
+};
+
 struct tt_forming {
-	struct tt_list requests, calls, verdicts;
+	struct tt_list requests, calls, verdicts, resignations;
 	uint32_t numbers;
-	int kept;                   /* verdicts */
+	int kept, resigned;         /* verdicts, resignations */
 };
 
 static struct tt_forming *forming_of(const struct tt_job *job) { return tt_members(job)->forming; }
@@ -513,6 +520,49 @@ static void resign(struct call *c, uint32_t uid)
 			tt_send_words(member(c, i), TT_REVOKE, words, 2, NULL, 0);
 }
 
+static void drop_resignation(struct tt_forming *f, struct resignation *r)
+{
+	tt_list_remove(&r->link);
+	f->resigned--;
+	free(r);
+}
+
+static bool awaits_group_with(const struct tt_member *m)
+{
+	tt_each_of(const struct call, link, c, &forming_of(m->job)->calls)
+		if (!c->ended && !c->left && !collects(c) && c->seat_of[m->rank] >= 0)
+			return true;
+	return false;
+}
+
+/* Another member has resigned. The collector's MADE may be on its way here. */
+void tt_form_revoked(struct tt_member *from, uint32_t uid, uint32_t birth)
+{
+	struct tt_forming *f = forming_of(from->job);
+	struct resignation *r;
+
+	if (birth != (uint32_t)BIRTH || !f || tt_group_named(from->job, uid) || !awaits_group_with(from) ||
+	    !(r = malloc(sizeof *r)))
+		return;
+	*r = (struct resignation){ .from = from, .uid = uid };
+	tt_list_append(&f->resignations, &r->link);
+	if (++f->resigned > RESIGNATIONS_MAX)
+		drop_resignation(f, tt_container_of(f->resignations.next, struct resignation, link));
+}
+
+static void take_resigned_out(struct tutti *g, uint32_t uid)
+{
+	struct tt_forming *f = forming_of(g->job);
+
+	tt_each_of(struct resignation, link, r, &f->resignations) {
+		if (r->uid != uid)
+			continue;
+		if (tt_group_find(g, r->from))
+			tt_group_resign(g, g->seat_of[r->from->rank]);
+		drop_resignation(f, r);
+	}
+}
+
 static void take_seats(struct tt_member *from, struct tt_pack *p)
 {
 	struct call *c = find_number(from, tt_get32(p));
@@ -539,6 +589,7 @@ static void take_seats(struct tt_member *from, struct tt_pack *p)
 		forget_call(c);
 		return;
 	}
+	take_resigned_out(c->part, uid);
 	begin_group(c->part, uid);
 	end_call(c, 0, "");
 }
@@ -646,6 +697,9 @@ void tt_form_member_down(struct tt_member *m)
 	tt_each_of(struct request, link, r, &f->requests)
 		if (r->from == m)
 			drop_request(r);
+	tt_each_of(struct resignation, link, r, &f->resignations)
+		if (r->from == m)
+			drop_resignation(f, r);
 	tt_each_of(struct verdict, link, v, &f->verdicts) /* a later life of the rank has its own calls */
 		for (int i = 0; i < v->n; i++)
 			v->ranks[i] = v->ranks[i] == m->rank ? -1 : v->ranks[i];
@@ -871,6 +925,7 @@ int tt_form_open(struct tt_job *job)
 	tt_list_init(&f->requests);
 	tt_list_init(&f->calls);
 	tt_list_init(&f->verdicts);
+	tt_list_init(&f->resignations);
 	return 0;
 }
 
@@ -884,6 +939,8 @@ void tt_form_close(struct tt_job *job)
 		drop_request(r);
 	tt_each_of(struct verdict, link, v, &f->verdicts)
 		free_verdict(job, v);
+	tt_each_of(struct resignation, link, r, &f->resignations)
+		drop_resignation(f, r);
 	tt_each_of(struct call, link, c, &f->calls)
 		forget_call(c); /* which has left */
 	free(f);

@@ -141,6 +141,7 @@ int tt_form_open(struct tt_job *);
 void tt_form_close(struct tt_job *);
 void tt_form_message(struct tt_member *from, struct tt_pack *);
 void tt_form_member_down(struct tt_member *);
+void tt_form_revoked(struct tt_member *from, uint32_t uid, uint32_t birth);
 
 /* ---- sponsor.c: newcomers that have come to this rank ---- */
 

@@ -268,6 +268,40 @@ static void test_stopped(void)
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
+/* Rank 1 gives up while the collector is stopped. Often its REVOKE comes to rank 2 before the collector's MADE. */
+static void program_resigned(tutti *job)
+{
+	static const int list[] = { 0, 1, 2 };
+	tutti *g = NULL;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		tt_sim_sleep(TT_MS); /* ranks 0 and 2 are in their calls */
+		tt_sim_stop(0, 0, 3 * SHORT * TT_MS);
+		CHECK(tutti_group_timeout(job, SHORT) == 0);
+		CHECK(tutti_group_of(job, list, 3, "g", &g) == -ETIMEDOUT);
+		CHECK(tutti_group_timeout(job, 0) == 0);
+	} else {
+		CHECK(tutti_group_of(job, list, 3, "g", &g) == 0);
+	}
+	if (tutti_rank(job) == 2) {
+		uint64_t then = tt_now();
+		CHECK(tutti_barrier(g, NULL) == -ECONNABORTED && strstr(tutti_why(), "rank 1"));
+		CHECK(tt_now() - then < SHORT * TT_MS);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0); /* to which rank 1 may have come before it was known to have resigned */
+	tutti_group_free(g);
+	make(job, list, 3, "g");
+}
+
+static void test_resigned(void)
+{
+	struct ranks run = { .size = 3, .wire = "sim", .timeout_ms = DEADLINE, .program = program_resigned };
+
+	for (; run.seed < (uint64_t)all_or(400, 40); run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 /* The new group has the timeout of the group that it was made of. */
 static void program_timeout(tutti *job)
 {
@@ -317,7 +351,8 @@ static CU_TestInfo tests[] = {
 	{ "lists", test_lists }, { "a group of a group", test_nested }, { "wrong arguments", test_bad },
 	{ "two lists", test_clash }, { "ranks that come late", test_late }, { "a rank leaves", test_leaver },
 	{ "a rank dies", test_death }, { "interrupted", test_interrupted },
-	{ "a stopped collector", test_stopped }, { "the timeout", test_timeout }, { "a newcomer", test_newcomer },
+	{ "a stopped collector", test_stopped }, { "a member resigns early", test_resigned },
+	{ "the timeout", test_timeout }, { "a newcomer", test_newcomer },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "group_of", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
