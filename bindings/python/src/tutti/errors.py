@@ -5,6 +5,8 @@ import errno as _errno
 import re
 from typing import Any, Dict, Optional, Type
 
+from ._native import ffi, lib
+
 
 class Error(Exception):
     """A call of the library failed.
@@ -28,7 +30,8 @@ class Error(Exception):
     @property
     def name(self) -> str:
         """The name of the code, "ETIMEDOUT"; "" for an error without a code."""
-        return _errno.errorcode.get(self.errno, "")
+        name = lib.tutti_error_name(self.errno)  # errorcode has some numbers under another name, EDEADLOCK
+        return ffi.string(name).decode() if name else _errno.errorcode.get(self.errno, "")
 
     def __str__(self) -> str:
         return self.sentence
