@@ -23,15 +23,15 @@ def test_collectives(ranks):
         counts = [given[r][rank] for r in range(size)]
         lengths = [r + 1 for r in range(size)]
 
-        def both(name, arguments, wanted):
+        def both(call, start, arguments, wanted):
             """Calls a collective and its started form, with new memory each, and compares the result."""
-            for call in (getattr(job, name), lambda *a, **k: getattr(job, name + "_start")(*a, **k).wait(60)):
+            for function in call, lambda *a, **k: start(*a, **k).wait(60):
                 args, more, seen = arguments()
-                result = call(*args, **more)
-                assert (result is None) == (wanted is None), (name, result)
+                result = function(*args, **more)
+                assert (result is None) == (wanted is None), (call, result)
                 if wanted is not None:
-                    assert np.array_equal(result, wanted) and result.dtype == wanted.dtype, (name, result, wanted)
-                    assert seen is None or result is seen, name
+                    assert np.array_equal(result, wanted) and result.dtype == wanted.dtype, (call, result, wanted)
+                    assert seen is None or result is seen, call
 
         for kind in "f2", "f4", "f8", "i1", "u1", "i4", "i8":
             each = [x(r, kind) for r in range(size)]
@@ -52,26 +52,30 @@ def test_collectives(ranks):
         def apart(out, *args, **more):
             return args, dict(out=out, **more), out
 
-        both("allreduce", lambda: in_place(x(rank)), sum(every))
-        both("allreduce", lambda: apart(np.empty((3, 4), "f4"), x(rank), op="max"), every[-1])
+        both(job.allreduce, job.allreduce_start, lambda: in_place(x(rank)), sum(every))
+        both(job.allreduce, job.allreduce_start, lambda: apart(np.empty((3, 4), "f4"), x(rank), op="max"), every[-1])
         mine = x(rank)
         job.allreduce(mine, out=np.empty((3, 4), "f4"))
         assert np.array_equal(mine, every[rank])
         at_root = sum(every) if rank == 1 else None
-        both("reduce", lambda: ((x(rank),), {"root": 1}, None), at_root)
-        both("reduce", lambda: ((x(rank),), {"root": 1, "out": np.empty((3, 4), "f4") if rank == 1 else None}, None),
-             at_root)
-        both("broadcast", lambda: ((x(rank),), {"root": 2}, None), every[2])
-        both("gather", lambda: ((x(rank),), {"root": 1}, None), np.stack(every) if rank == 1 else None)
-        both("allgather", lambda: ((x(rank),), {}, None), np.stack(every))
-        both("allgather", lambda: apart(np.empty((size, 3, 4), "f4"), x(rank)), np.stack(every))
-        both("scatter", lambda: ((np.empty(2, "i4"), blocks(7) if rank == 1 else None), {"root": 1}, None),
-             blocks(7)[rank])
-        both("reduce_scatter", lambda: ((blocks(rank), np.empty(2, "i4")), {}, None),
+        both(job.reduce, job.reduce_start, lambda: ((x(rank),), {"root": 1}, None), at_root)
+        both(job.reduce, job.reduce_start,
+             lambda: ((x(rank),), {"root": 1, "out": np.empty((3, 4), "f4") if rank == 1 else None}, None), at_root)
+        both(job.broadcast, job.broadcast_start, lambda: ((x(rank),), {"root": 2}, None), every[2])
+        both(job.gather, job.gather_start, lambda: ((x(rank),), {"root": 1}, None),
+             np.stack(every) if rank == 1 else None)
+        both(job.allgather, job.allgather_start, lambda: ((x(rank),), {}, None), np.stack(every))
+        both(job.allgather, job.allgather_start, lambda: apart(np.empty((size, 3, 4), "f4"), x(rank)), np.stack(every))
+        both(job.scatter, job.scatter_start,
+             lambda: ((np.empty(2, "i4"), blocks(7) if rank == 1 else None), {"root": 1}, None), blocks(7)[rank])
+        both(job.reduce_scatter, job.reduce_scatter_start, lambda: ((blocks(rank), np.empty(2, "i4")), {}, None),
              sum(blocks(r) for r in range(size))[rank])
-        both("alltoall", lambda: ((blocks(rank),), {}, None), np.stack([blocks(r)[rank] for r in range(size)]))
-        both("allgatherv", lambda: ((ragged[rank], lengths, np.empty(6)), {}, None), np.concatenate(ragged))
-        both("alltoallv", lambda: ((flat[rank], given[rank], np.empty(sum(counts), "i4"), counts), {}, None),
+        both(job.alltoall, job.alltoall_start, lambda: ((blocks(rank),), {}, None),
+             np.stack([blocks(r)[rank] for r in range(size)]))
+        both(job.allgatherv, job.allgatherv_start, lambda: ((ragged[rank], lengths, np.empty(6)), {}, None),
+             np.concatenate(ragged))
+        both(job.alltoallv, job.alltoallv_start,
+             lambda: ((flat[rank], given[rank], np.empty(sum(counts), "i4"), counts), {}, None),
              np.concatenate([parts[r][rank] for r in range(size)]))
         pair = [x(rank), np.full(3, rank, "f4")]
         assert job.allreduce_tensors(pair) is pair
@@ -81,6 +85,7 @@ def test_collectives(ranks):
         assert job.barrier_start().wait() is None
 
         started = [job.allreduce_start(np.full(1000, rank + i, "f8")) for i in range(8)]
+        assert isinstance(started[0], tutti.Operation)
         for i, result in enumerate(tutti.wait_all(started)):
             assert (result == 3 * i + 3).all()
         assert job.allgather(bytes([rank])) == bytearray(range(size))  # the buffer protocol
@@ -157,6 +162,7 @@ def test_messages_and_groups(ranks):
             pair.close()
         assert job.everyone().size == size and not job.late and job.job is job
         here = job.peer(right)
+        assert isinstance(here, tutti.Peer) and isinstance(job.stats("send"), tutti.Stat)
         assert here.rank == right and here.state == "joined" and here.local and here.address.startswith("127.0.0.1:")
         assert job.peer(rank).transport == "self" and (job.local_rank, job.local_size) == (rank, size)
         assert job.stats("send").ops >= 2 and job.stats("recv", left).ops >= 1
@@ -206,6 +212,7 @@ def test_deaths_and_newcomers(ranks):
 
         job = tutti.init()
         watch = job.watch()
+        assert isinstance(watch, tutti.Watch) and watch.fileno() > 2
         if job.late:
             assert job.size == 1 and job.everyone().size == 4
             group = job
@@ -216,6 +223,7 @@ def test_deaths_and_newcomers(ranks):
             assert isinstance(error, tutti.errors.RankDied) and isinstance(error, ConnectionResetError)
             assert (error.rank, error.name) == (3, "ECONNRESET") and "rank 3" in str(error)
             change = watch.wait(30)
+            assert isinstance(change, tutti.Change)
             assert (change.rank, change.what, change.errno) == (3, "gone", 104) and "rank 3" in change.why
             assert watch.take() is None and watch.wait(0.01) is None
             group = job.shrink()
@@ -295,6 +303,7 @@ def test_bad_input(ranks):
             del os.environ[name]
         with tutti.Job() as other:
             assert other is not job and other.size == 1 and tutti.init() is job
+        assert sorted(map(tutti.group.rule_code, tutti.group.RULES)) == list(range(8))
         for empty in np.zeros(0, "f4"), np.zeros((3, 0), "i8"):
             assert job.allreduce(empty) is empty
         assert job.alltoall(np.zeros(0)).shape == (0,)
