@@ -1,6 +1,7 @@
 #!/bin/sh
-# torch.sh - pytest over tutti.torch, under a Python that has torch: by default the one that configure has found, whose
-# torch is Debian's, as `./bootstrap check --full` runs this; `make check-torch TORCH_PYTHON=...` names another one.
+# torch.sh - pytest over tutti.torch and over the pages' programs with torch, under a Python that has torch: by default
+# the one that configure has found, whose torch is Debian's, as `./bootstrap check --full` runs this; `make check-torch
+# TORCH_PYTHON=...` names another one.
 #   torch.sh SOURCE-TREE BUILD-TREE [PYTHON]; PYTEST_ADDOPTS='-k name -v' picks some tests
 set -u
 export LC_ALL=C
@@ -15,7 +16,7 @@ for module in torch cffi numpy pytest; do
 done
 scratch=$(mktemp -d) || exit 99
 trap 'rm -rf "$scratch"' EXIT
-export PYTHONPATH="$build/bindings/python" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH"
+export PYTHONPATH="$build/bindings/python" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH" TEST_TORCH=1
 cd "$scratch" || exit 99
 timeout -k 10 560 "$python" -m pytest -q -p no:cacheprovider --rootdir "$here" --basetemp "$scratch/tmp" --durations 5 \
-	"$here/torch"
+	"$here/torch" "$here/test_pages.py"
