@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import threading
+import time
 import traceback
 from typing import Any, Optional
 
@@ -26,12 +27,19 @@ _thread: Optional[threading.Thread] = None
 _bell = -1                             # a descriptor: writing ends the thread
 
 
+def _time(seconds: float) -> str:
+    """The time in UTC, as the library writes it: only where many lines come."""
+    if os.environ.get("TUTTI_LOG") not in ("info", "debug"):
+        return ""
+    return time.strftime("%H:%M:%S", time.gmtime(seconds)) + ".%06d: " % (seconds % 1 * 1e6)
+
+
 def _emit(line: Any) -> None:
     level, text = LEVELS[line.level], ffi.string(line.text).decode(errors="replace")
     rank = "rank %d: " % line.rank if line.rank >= 0 else ""
     if not _logger.hasHandlers():
         if sys.stderr is not None:
-            sys.stderr.write("tutti: %s%s: %s\n" % (rank, _NAMES[level], text))
+            sys.stderr.write("tutti: %s%s%s: %s\n" % (_time(line.time_s), rank, _NAMES[level], text))
     elif _logger.isEnabledFor(level):
         record = _logger.makeRecord("tutti", level, "", 0, rank + text, (), None, extra={"rank": line.rank})
         record.created, record.msecs = line.time_s, line.time_s % 1 * 1000

@@ -1,0 +1,355 @@
+"""How the package lives in an interpreter: Ctrl-C, signals, exit, fork, threads, memory in flight."""
+import pathlib
+import re
+
+import interrupts
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+shm = pytest.mark.transports("shm")
+
+
+def test_ctrl_c(ranks):
+    said = ranks(2, HERE / "interrupts.py")[0].split()
+    assert set(interrupts.WALK) <= set(said) and "leave" in said
+
+
+def test_ctrl_c_walks_everything():
+    waits = set(re.findall(r"^(\w+) +waits$", (HERE.parent / "job/waits.list").read_text(), re.M))
+    without = set(re.findall(r"^(tutti_\w+) ", (HERE / "without.list").read_text(), re.M))
+    assert len(waits) > 60 and set(interrupts.WALK) | {"tutti_leave"} == waits - without
+
+
+def test_signals(ranks):
+    def program():
+        import os
+        import signal
+        import threading
+        import time
+        import tutti
+        job = tutti.init()
+        if job.rank:
+            job.recv(bytearray(1), 0)
+            job.barrier()
+            return
+
+        def wait(seconds, handler):
+            """Receives in vain, and the signal comes meanwhile. Returns what the wait raises."""
+            signal.signal(signal.SIGUSR1, handler)
+            timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+            timer.start()
+            operation = job.recv_start(bytearray(8), 1, 5)
+            try:
+                operation.wait(seconds)
+            except BaseException as e:
+                return e
+            finally:
+                timer.join()
+
+        def raising(e):
+            def handler(*_):
+                raise e
+            return handler
+
+        # What a handler raises comes out of the wait; a handler that returns leaves the wait alone.
+        e = SystemExit(3)
+        assert wait(9, raising(e)) is e
+        seen = []
+        assert isinstance(wait(0.2, lambda *_: seen.append(time.monotonic())), tutti.errors.InProgress) and seen
+        # A handler may make calls that do not wait. It may neither wait nor leave.
+        e = wait(9, lambda *_: seen.append((job.rank, job.stats("send").ops)) or job.leave())
+        assert isinstance(e, RuntimeError) and "cannot leave the job while" in str(e) and job.size == 2, e
+        e = wait(9, lambda *_: job.recv(bytearray(8), 1, 6))
+        assert isinstance(e, tutti.errors.InvalidArgument) and "must not call Tutti" in str(e), e
+
+        # Python's handlers and those of leave_on and leave_asked do not share a signal.
+        for call in job.leave_on, job.leave_asked:
+            try:
+                call(signal.SIGUSR1)
+                raise AssertionError
+            except ValueError as e:
+                assert "SIGUSR1: a Python handler has this signal" in str(e)
+        job.leave_on(signal.SIGUSR2)
+        assert isinstance(wait(0.1, lambda *_: None), tutti.errors.InProgress)
+        signal.signal(signal.SIGUSR2, lambda *_: None)
+        e = wait(9, lambda *_: None)
+        assert isinstance(e, ValueError) and "has replaced leave_on" in str(e), e
+        assert isinstance(wait(0.1, lambda *_: None), tutti.errors.InProgress)  # it says so once
+        assert job.leave_asked(signal.SIGURG) is False
+        os.kill(os.getpid(), signal.SIGURG)
+        assert job.leave_asked(signal.SIGURG) is True
+        job.send(b"", 1)
+        job.barrier()
+
+    ranks(2, program)
+
+
+EXITS = {  # what rank 0 does; its exit status; what rank 1's barrier then raises
+    "with an operation": ("operation = job.recv_start(x, 1)", 0, "RankLeft"),
+    "by sys.exit in a with block": ("with job:\n    operation = job.recv_start(x, 1)\n    sys.exit(3)", 3, "RankLeft"),
+    "by an exception": ("operation = job.send_start(x, 1)\nraise KeyError", 1, "RankLeft"),
+    "by an exception in a with block": ("with job:\n    operation = job.send_start(x, 1)\n    raise KeyError", 1,
+                                        "RankLeft"),
+    "by os._exit": ("operation = job.recv_start(x, 1)\nos._exit(5)", 5, "RankDied"),
+    "with a daemon thread": ("threading.Thread(target=job.recv, args=(x, 1), daemon=True).start()\ntime.sleep(0.1)", 0,
+                             "RankLeft"),
+    "with a busy daemon thread": ("def busy():\n    while True:\n        job.recv_start(x, 1).cancel()\n"
+                                  "threading.Thread(target=busy, daemon=True).start()\ntime.sleep(0.1)", 0, "RankLeft"),
+    "with a cycle": ("cycle = [job.recv_start(x, 1)]\ncycle.append(cycle)\ndel job, x, cycle", 0, "RankLeft"),
+    "by a signal": ("job.leave_on(signal.SIGTERM)\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)", -15,
+                    "RankLeft"),
+    "by SystemExit in a handler": ("signal.signal(signal.SIGALRM, lambda *_: sys.exit(4))\n"
+                                   "signal.setitimer(signal.ITIMER_REAL, 0.05)\njob.recv(x, 1)", 4, "RankLeft"),
+}
+
+
+@shm
+@pytest.mark.parametrize("how", EXITS)
+def test_exit(ranks, how):
+    does, status, error = EXITS[how]
+    program = """
+import os, signal, sys, threading, time
+import numpy as np
+import tutti
+job = tutti.init()
+if job.rank == 0:
+    x = np.zeros(1 << 20, "f4")
+    job.barrier()
+%s
+else:
+    job.barrier()
+    begun = time.monotonic()
+    try:
+        job.barrier()
+    except tutti.Error as e:
+        print(type(e).__name__, e.rank, time.monotonic() - begun < 5)
+""" % "\n".join("    " + line for line in does.split("\n"))
+    said = ranks(2, program, ends={0: status}, timeout=20)
+    assert said[1] == "%s 0 True\n" % error
+    assert ("Traceback" in said[0]) == (status == 1) and "Exception ignored" not in said[0], said[0]
+
+
+@shm
+def test_dropped_in_flight(ranks):
+    def program():
+        import gc
+        import time
+        import numpy as np
+        import tutti
+        job = tutti.init()
+        if job.rank == 0:
+            for make in (lambda x: job.allreduce_start(x), lambda x: job.broadcast_start(x, 1)):
+                operation = make(np.ones(1 << 20, "f4"))
+                assert not operation.done() and "runs" in repr(operation)
+                del operation  # cancels: what has its memory next is not written to
+                fresh = np.full(1 << 20, 7, "f4")
+                job.send(b"", 1)
+                job.barrier()
+                assert (fresh == 7).all()
+            # Dropped by the collector, inside a signal's handler, inside a wait.
+            import signal
+            cycle = [job.recv_start(bytearray(8), 1)]
+            cycle.append(cycle)
+            del cycle
+            signal.signal(signal.SIGALRM, lambda *_: gc.collect())
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            job.recv(bytearray(1), 1, 3)
+            assert gc.collect() == 0
+        else:
+            for make in (lambda x: job.allreduce(x), lambda x: job.broadcast(x, 1)):
+                job.recv(bytearray(0), 0)
+                try:
+                    make(np.ones(1 << 20, "f4"))
+                    raise AssertionError("the operation was cancelled")
+                except tutti.errors.Aborted:
+                    pass
+                job.barrier()
+            time.sleep(0.2)
+            job.send(b"", 0, 3)
+        # An operation exports its memory until it ends.
+        x = bytearray(8)
+        operation = job.recv_start(x, 1 - job.rank, 9)
+        try:
+            x.append(1)
+            raise AssertionError
+        except BufferError:
+            pass
+        assert operation.cancel() and not operation.cancel()
+        x.append(1)
+        try:
+            operation.wait()
+            raise AssertionError
+        except tutti.errors.Cancelled as e:
+            assert operation.exception() is e
+        job.barrier()
+
+    ranks(2, program, timeout=20)
+
+
+@shm
+def test_threads(ranks):
+    def program():
+        import threading
+        import time
+        import numpy as np
+        import tutti
+        job = tutti.init()
+        rank = job.rank
+        parts = [job.split(0) for _ in range(3)]
+
+        def in_threads(*functions):
+            wrong = []
+
+            def run(function):
+                try:
+                    function()
+                except BaseException as e:
+                    wrong.append(e)
+
+            threads = [threading.Thread(target=run, args=(f,)) for f in functions]
+            for t in threads:
+                t.start()
+            return lambda: [t.join(20) for t in threads] and wrong
+
+        # A thread that waits does not hold the others up.
+        done = in_threads(lambda: job.recv(bytearray(1), 1 - rank))
+        counted, end = 0, time.monotonic() + 0.1
+        while time.monotonic() < end:
+            counted += 1
+        assert counted > 1000
+        job.send(b"x", 1 - rank)
+        assert not done()
+
+        # Threads with a group each.
+        def collectives(group):
+            x = np.ones(8, "f4")
+            for i in range(50):
+                group.allreduce_start(x, op="average").wait()
+
+        assert not in_threads(*(lambda g=g: collectives(g) for g in parts))()
+
+        # Several threads wait for, test, and cancel one operation.
+        for how in "wait", "cancel":
+            operation, results = job.recv_start(bytearray(8), 1 - rank, 2), []
+            done = in_threads(*[lambda: results.append(operation.wait())] * 3,
+                              lambda: [time.sleep(0.001) for _ in range(2000) if not operation.done()],
+                              lambda: results.append(tutti.wait_any([operation]).wait()),
+                              lambda: results.append(tutti.wait_all([operation])[0]))
+            time.sleep(0.05)
+            if how == "wait":
+                job.send(b"four", 1 - rank, 2)
+                assert not done() and [m.bytes for m in results] == [4] * 5
+            else:
+                operation.cancel()
+                assert [type(e) for e in done()] == [tutti.errors.Cancelled] * 5 and not results
+
+        # Leaving ends the waits of other threads.
+        job.barrier()
+        operation = job.recv_start(bytearray(8), 1 - rank, 4)
+        done = in_threads(lambda: parts[0].recv(bytearray(8), 1 - rank), operation.wait,
+                          lambda: print(list(job.watch())))
+        time.sleep(0.1)
+        job.leave()
+        assert all(isinstance(e, (tutti.Error, ValueError)) for e in done())
+        assert operation.done() and operation.exception() is not None and "failed" in repr(operation)
+        for call in (lambda: job.rank, job.barrier_start, lambda: parts[0].barrier()):
+            try:
+                call()
+                raise AssertionError
+            except (ValueError, tutti.errors.ShutDown):
+                pass
+
+    ranks(2, program, timeout=30)
+
+
+@shm
+def test_wait_for_several(ranks):
+    def program():
+        import socket
+        import tutti
+        job, more = tutti.init(), []
+        for _ in range(2):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                boot = "127.0.0.1:%d" % probe.getsockname()[1]
+            more.append(tutti.Job(boot=boot, rank=0, ranks=1, newcomers=-1))
+        receives = [j.recv_start(bytearray(8), 0) for j in more]
+        try:
+            tutti.wait_all(receives)  # of two jobs
+            raise AssertionError
+        except tutti.errors.InvalidArgument:
+            assert not any(o.done() for o in receives)
+        for wait in tutti.wait_all, tutti.wait_any:
+            try:
+                wait(receives[:1], 0.01)
+                raise AssertionError
+            except tutti.errors.InProgress:
+                pass
+        more[1].send(b"1", 0)
+        assert receives[1].wait(5).bytes == 1 and tutti.wait_any(receives) is receives[1]
+        assert tutti.wait_all([]) == []
+        more[0].leave()
+        assert receives[0].exception() is not None
+        for call in (lambda: tutti.wait_any([]), lambda: tutti.init(timeout=3)):
+            try:
+                call()
+                raise AssertionError
+            except ValueError:
+                pass
+        assert tutti.init() is job
+
+    ranks(1, program, timeout=20)
+
+
+FORK = """
+import gc, multiprocessing, os, sys, warnings
+import tutti
+
+def child(job, operation):
+    for call in (job.barrier, job.barrier_start, operation.wait, operation.done, operation.cancel, tutti.init,
+                 lambda: tutti.Window("w", bytearray(8))):
+        try:
+            call()
+            raise AssertionError(call)
+        except tutti.errors.ForkedChild as e:
+            assert "fork's child" in str(e)
+    repr(job), repr(operation)
+
+def square(x):
+    return x * x
+
+def main():
+    job = tutti.init()
+    x = bytearray(8)
+    operation = job.recv_start(x, 1 - job.rank)
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+    for end in "exit", "_exit", "leave":
+        pid = os.fork()
+        if pid == 0:
+            child(job, operation)
+            del operation
+            gc.collect()
+            if end == "leave":
+                job.leave()
+            if end == "_exit":
+                os._exit(0)
+            alone = tutti.Job(boot="127.0.0.1:0", rank=0, ranks=1, newcomers=-1)  # a job of its own
+            assert alone.allreduce(bytearray(b"x"), op="max") == b"x" and alone.size == 1
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0, end
+    assert not operation.done()  # the children have not cancelled it
+    for how in "fork", "spawn", "forkserver":
+        with multiprocessing.get_context(how).Pool(2) as pool:
+            assert pool.map(square, range(5)) == [0, 1, 4, 9, 16]
+            job.barrier()
+    job.send(b"whole", 1 - job.rank)
+    assert operation.wait().bytes == 5 and x[:5] == b"whole"
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@shm
+def test_fork(ranks):
+    assert ranks(2, FORK, timeout=30) == ["", ""]
