@@ -1,168 +1,477 @@
-"""The walk of Ctrl-C: each call that waits for another rank, interrupted after 50 ms, as a program of two ranks.
+"""The walk of Ctrl-C: each call that waits for another rank, interrupted after 30 ms, as a program of two ranks.
 
-Rank 0 calls while rank 1 does not come. KeyboardInterrupt ends the call soon, and then the job goes on: the peer's call
-of a collective that was cancelled ends, an operation that runs on comes to its end, and a barrier passes.
+Rank 0 calls while rank 1, its peer, does not come, or is stopped. KeyboardInterrupt ends the call soon, and then the
+job goes on: the same call comes to its end when the peer comes, and a barrier passes.
+
+    interrupts.py [stopped]    walks the calls for which the peer must be stopped; else all others
 """
 import array
 import os
 import signal
 import socket
 import statistics
-import tempfile
+import sys
 import threading
 import time
+from collections import namedtuple
 
-WALK = {}  # C's name: (call, whether the call is a collective, which is cancelled for the peer, too)
-GO, DATA = 1000, 1001  # tags
-
-
-def case(name):
-    return lambda function: WALK.setdefault(name, (function, False))
-
-
-def collective(name, function):
-    WALK[name] = (function, True)
+# name: of the function in C. open, again: of both ranks. cancels: the call is a collective, which is cancelled for the
+# peer, too. stopped: the call needs nothing of a peer but that it runs. rank 0 makes the call; `again` ends it.
+Case = namedtuple("Case", "name open call again cancels stopped")
+GO, DATA, MEET, LARGE = 1000, 1001, 1002, 1 << 22
+WALK = []
 
 
-def floats(n):
-    return array.array("f", [0] * n)
+class Walk:
+    """What the calls of one case use."""
+
+    def __init__(self, job):
+        self.job, self.me, self.group, self.opened = job, job.rank, job, []
+
+    def keep(self, handle):
+        self.opened.append(handle)
+        return handle
+
+    def close(self):
+        for handle in self.opened:
+            handle.close()
 
 
-collective("tutti_barrier", lambda job: job.barrier())
-collective("tutti_allreduce", lambda job: job.allreduce(floats(4)))
-collective("tutti_allreduce_tensors", lambda job: job.allreduce_tensors([floats(4), floats(3)]))
-collective("tutti_reduce", lambda job: job.reduce(floats(4)))
-collective("tutti_broadcast", lambda job: job.broadcast(floats(4), root=1))
-collective("tutti_gather", lambda job: job.gather(floats(4)))
-collective("tutti_scatter", lambda job: job.scatter(floats(4), floats(8), root=1))
-collective("tutti_reduce_scatter", lambda job: job.reduce_scatter(floats(8), floats(4)))
-collective("tutti_allgather", lambda job: job.allgather(floats(4)))
-collective("tutti_allgatherv", lambda job: job.allgatherv(floats(4), [4, 4], floats(8)))
-collective("tutti_alltoall", lambda job: job.alltoall(floats(4)))
-collective("tutti_alltoallv", lambda job: job.alltoallv(floats(4), [2, 2], floats(4), [2, 2]))
-collective("tutti_group_split", lambda job: job.split(0).close())
+def nothing(w):
+    pass
 
 
-@case("tutti_recv")
-def recv(job):
-    if job.rank == 0:
-        job.recv(bytearray(8), 1, DATA)
+def on_both(w, call):
+    call(w)
 
 
-@case("tutti_send")
-def send(job):
-    if job.rank == 0:
-        job.send(bytearray(1 << 22), 1, DATA)
+def on_walker(w, call):
+    if w.me == 0:
+        call(w)
 
 
-def finish(job, operation, wait):
-    """Rank 0 waits for a message that does not come, then comes."""
+def no_more(w, call):
+    pass
+
+
+def waits(name, call, open=nothing, again=on_both, cancels=False, stopped=False):
+    WALK.append(Case("tutti_" + name, open, call, again, cancels, stopped))
+
+
+def floats(n=4):
+    return array.array("f", [1] * n)
+
+
+# ---- collectives ----
+
+for name, call in {
+        "barrier": lambda w: w.job.barrier(),
+        "allreduce": lambda w: w.job.allreduce(floats()),
+        "allreduce_tensors": lambda w: w.job.allreduce_tensors([floats(), floats(3)]),
+        "reduce": lambda w: w.job.reduce(floats()),
+        "broadcast": lambda w: w.job.broadcast(floats(), root=1),
+        "gather": lambda w: w.job.gather(floats()),
+        "scatter": lambda w: w.job.scatter(floats(), floats(8), root=1),
+        "reduce_scatter": lambda w: w.job.reduce_scatter(floats(8), floats()),
+        "allgather": lambda w: w.job.allgather(floats()),
+        "allgatherv": lambda w: w.job.allgatherv(floats(), [4, 4], floats(8)),
+        "alltoall": lambda w: w.job.alltoall(floats()),
+        "alltoallv": lambda w: w.job.alltoallv(floats(), [2, 2], floats(), [2, 2]),
+        "group_split": lambda w: w.job.split(0).close()}.items():
+    waits(name, call, cancels=True)
+
+# ---- groups, jobs, files ----
+
+
+def open_group(w):
+    w.group = w.keep(w.job.split(0))
+
+
+def join(w):
+    import tutti
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        boot = "127.0.0.1:%d" % probe.getsockname()[1]
+    tutti.Job(boot=boot, rank=0, ranks=2)
+
+
+def open_pipe(w):
+    w.pipe = os.pipe()
+    os.set_blocking(w.pipe[1], False)
     try:
-        wait(operation)
-    except KeyboardInterrupt:
-        assert not operation.done()
-        job.send(b"", 1, GO)
-        assert operation.wait().bytes == 4
-        raise
+        while True:
+            os.write(w.pipe[1], b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(w.pipe[1], True)
 
 
-@case("tutti_wait")
-def wait(job):
-    if job.rank:
-        return answer(job)
-    finish(job, job.recv_start(bytearray(8), 1, DATA), lambda o: o.wait())
+def close_pipe(w, call):
+    os.close(w.pipe[0])
+    os.close(w.pipe[1])
 
 
-@case("tutti_wait_all")
-def wait_all(job):
+waits("group_of", lambda w: w.job.of([1, 0], "both").close())
+waits("group_shrink", lambda w: w.keep(w.group.shrink()), open_group)
+waits("group_grow", lambda w: w.keep(w.group.grow()), open_group)
+waits("join", join, again=no_more)
+waits("stats_dump", lambda w: w.job.stats_dump(w.pipe[1]), open_pipe, close_pipe)
+
+# ---- messages and operations ----
+
+
+def peer_receives(w, call):
+    on_walker(w, call)
+    if w.me:
+        w.job.recv(bytearray(LARGE), 0, DATA)
+
+
+def peer_sends(w, call):
+    if w.me:
+        w.job.send(b"data", 0, DATA)
+    on_walker(w, call)
+
+
+def open_operation(w):
+    if w.me == 0:
+        w.operation = w.job.recv_start(bytearray(8), 1, DATA)
+
+
+def wait(w):
+    assert w.operation.wait().bytes == 4
+
+
+def wait_all(w):
     import tutti
-    if job.rank:
-        return answer(job)
-    finish(job, job.recv_start(bytearray(8), 1, DATA), lambda o: tutti.wait_all([o]))
+    assert tutti.wait_all([w.operation])[0].bytes == 4
 
 
-@case("tutti_wait_any")
-def wait_any(job):
+def wait_any(w):
     import tutti
-    if job.rank:
-        return answer(job)
-    finish(job, job.recv_start(bytearray(8), 1, DATA), lambda o: tutti.wait_any([o]))
+    assert tutti.wait_any([w.operation]) is w.operation
 
 
-def answer(job):
-    """Rank 1 of `finish`."""
-    job.recv(bytearray(0), 0, GO)
-    job.send(b"data", 0, DATA)
+waits("recv", lambda w: w.job.recv(bytearray(8), 1, DATA), again=peer_sends)
+waits("send", lambda w: w.job.send(bytearray(LARGE), 1, DATA), again=peer_receives)
+for call in wait, wait_all, wait_any:
+    waits(call.__name__, call, open_operation, peer_sends)
+
+# ---- windows ----
 
 
-def again(job, call):
-    """The peer comes to the second call."""
-    if job.rank:
-        job.recv(bytearray(0), 0, GO)
-        return call()
+def open_window(w):
+    import tutti
+    w.window = w.keep(tutti.Window("late", bytearray(64)))
+
+
+def open_on_walker(w):
+    if w.me == 0:
+        open_window(w)
+
+
+def peer_opens(w, call):
+    if w.me:
+        open_window(w)
+    on_walker(w, call)
+
+
+def peer_notifies(w, call):
+    if w.me:
+        w.window.put_notify(b"", 0, 7)
+    on_walker(w, call)
+
+
+waits("put", lambda w: w.window.put(bytes(8), 1), open_on_walker, peer_opens)
+waits("get", lambda w: w.window.get(bytearray(8), 1), open_on_walker, peer_opens)
+waits("add", lambda w: w.window.add(0, 1), open_on_walker, peer_opens)
+waits("put_notify", lambda w: w.window.put_notify(bytes(8), 1), open_on_walker, peer_opens)
+waits("window_bytes", lambda w: w.window.bytes_of(1), open_on_walker, peer_opens)
+waits("wait_notify", lambda w: w.window.wait_notify(7, rank=1), open_window, peer_notifies)
+
+# ---- tables: the peer is the server, both are workers ----
+
+
+def table(w, **config):
+    import tutti
+    w.table = w.keep(tutti.Table.rows("table", 64, 4, updater=tutti.accumulate(), servers=[1], **config))
+
+
+def open_rounds(w):
+    table(w, mode="bsp", fresh=True)
+
+
+def open_ahead(w):
+    """The walker is a round ahead."""
+    open_rounds(w)
+    if w.me == 0:
+        w.table.push(floats(256))
+
+
+def open_gated(w):
+    """A second push waits for the peer's first one."""
+    open_ahead(w)
+    if w.me == 0:
+        w.operation = w.table.push_start(floats(256))
+
+
+def open_async(w):
+    table(w, snapshots=True)
+    if w.me == 0:
+        w.table.push(floats(256))
+
+
+def open_saved(w):
+    open_async(w)
+    if w.me == 0:
+        w.table.save("saved")
+
+
+def open_closed(w):
+    """The server has closed the table."""
+    open_async(w)
+    meet(w.job)
+    if w.me:
+        w.opened.pop().close()
+
+
+def peer_pushes(w, call):
+    if w.me:
+        w.table.push(floats(256))
+    if call is pushes:
+        w.table.pull()
+    else:
+        on_walker(w, call)
+
+
+def pushes(w):
+    w.table.push(floats(256))
+
+
+def peer_opens_table(w, call):
+    if w.me:
+        table(w, snapshots=True)
+    on_walker(w, call)
+
+
+def again_if_free(w, call):
+    """The server hears later that the last call was called off."""
+    import tutti
+    while w.me == 0:
+        try:
+            return call(w)
+        except tutti.errors.InUse:
+            time.sleep(0.001)
+
+
+ROWS = array.array("Q", [5])
+waits("table_open", open_rounds)
+waits("table_push", pushes, open_ahead, peer_pushes)
+waits("table_pull", lambda w: w.table.pull(), open_ahead, peer_pushes)
+waits("table_push_pull", lambda w: w.table.push_pull(floats(256)), open_ahead,
+      lambda w, call: peer_pushes(w, pushes))
+waits("table_push_rows", lambda w: w.table.push_rows(ROWS, floats()), open_ahead,
+      lambda w, call: peer_pushes(w, pushes))
+waits("table_pull_rows", lambda w: w.table.pull_rows(ROWS), open_ahead, peer_pushes)
+waits("table_pull_fresh", lambda w: w.table.pull_fresh(), open_ahead, peer_pushes)
+waits("table_refresh_rows", lambda w: w.table.refresh_rows(ROWS, floats()), open_ahead, peer_pushes)
+waits("table_finish", lambda w: w.table.finish(), open_gated, peer_pushes)
+waits("table_switch", lambda w: w.table.switch("ssp", 3), open_ahead)
+waits("table_reopen", lambda w: w.table.reopen(), open_closed, peer_opens_table)
+waits("table_assign", lambda w: w.table.assign(floats(256)), open_async, on_walker, stopped=True)
+waits("table_assign_rows", lambda w: w.table.assign_rows(ROWS, floats()), open_async, on_walker, stopped=True)
+waits("table_snapshot", lambda w: w.table.snapshot(), open_async, on_walker, stopped=True)
+waits("table_save", lambda w: w.table.save("saved"), open_async, again_if_free, stopped=True)
+waits("table_load", lambda w: w.table.load("saved"), open_saved, again_if_free, stopped=True)
+
+# ---- averaging ----
+
+
+def open_gradients(w):
+    import tutti
+    w.gradients = w.keep(tutti.Gradients([floats()]))
+
+
+def open_elastic(w):
+    import tutti
+    w.elastic = w.keep(tutti.ElasticAverage([floats()], 1, 0.5))
+
+
+def elastic_ahead(w):
+    open_elastic(w)
+    if w.me == 0:
+        w.elastic.step()
+
+
+def peer_steps(w, call):
+    if w.me:
+        w.elastic.step()
+    call(w)
+
+
+def open_center(w):
+    import tutti
+    w.center = w.keep(tutti.Center.downpour("center", [floats()], 1, servers=[1]))
+
+
+def open_easgd(w):
+    import tutti
+    w.center = w.keep(tutti.Center.easgd("center", [floats()], 1, servers=[1], snapshots=True))
+
+
+def peer_exchanges(w, call):
+    if w.me:
+        w.center.exchange()
+    w.center.pull()
+
+
+def open_gossip(w):
+    import tutti
+    w.gossip = w.keep(tutti.Gossip("gossip", [floats()], timeout=20))
+    w.gossip.publish(1)
+
+
+def gossip_on_walker(w):
+    if w.me == 0:
+        open_gossip(w)
+
+
+def peer_gossips(w, call):
+    if w.me:
+        open_gossip(w)
+    on_walker(w, call)
+
+
+waits("gradients_sum", lambda w: w.gradients.sum(), open_gradients)
+waits("gradients_average", lambda w: w.gradients.average(), open_gradients)
+waits("gradients_synchronize", lambda w: w.gradients.synchronize([floats()]), open_gradients)
+waits("ea_open", open_elastic, cancels=True)
+waits("ea_step", lambda w: w.elastic.step(), elastic_ahead, peer_steps)
+waits("ea_center", lambda w: w.elastic.center([floats()]), elastic_ahead, peer_steps)
+waits("ea_synchronize", lambda w: w.elastic.synchronize(), open_elastic)
+waits("ea_synchronize_center", lambda w: w.elastic.synchronize_center(), open_elastic)
+waits("ea_regroup", lambda w: w.elastic.regroup(w.job), open_elastic, cancels=True)
+waits("ea_set", lambda w: w.elastic.set(2, 0.25), open_elastic, cancels=True)
+waits("center_open", open_center, cancels=True)
+waits("center_step", lambda w: w.center.step(), open_center, peer_exchanges)
+waits("center_exchange", lambda w: w.center.exchange(), open_center, peer_exchanges)
+waits("center_set", lambda w: w.center.set(tau=2), open_center, cancels=True)
+waits("center_pull", lambda w: w.center.pull(), open_easgd, on_walker, stopped=True)
+waits("center_assign", lambda w: w.center.assign(), open_easgd, on_walker, stopped=True)
+waits("center_read", lambda w: w.center.read([floats()]), open_easgd, on_walker, stopped=True)
+waits("gossip_mix", lambda w: w.gossip.mix(1), gossip_on_walker, peer_gossips)
+waits("gossip_fetch", lambda w: w.gossip.fetch([floats()], 1), gossip_on_walker, peer_gossips)
+
+# ---- controllers and queues ----
+
+
+def open_worker(w):
+    import tutti
+    w.controller = w.keep(tutti.Controller("boss", 1))
+
+
+def open_boss(w):
+    import tutti
+    w.controller = w.keep(tutti.Controller("boss", 0))
+
+
+def peer_serves(w, call):
+    if w.me:
+        w.controller.serve(lambda request: request.data)
+    else:
+        got = call(w)
+        assert call is not first or got is True  # the interrupted request was not made twice
+        if call is not done:
+            w.controller.done()
+
+
+def first(w):
+    return w.controller.first()
+
+
+def done(w):
+    w.controller.done()
+
+
+def unlock(w):
+    import tutti
     try:
-        call()
-    except KeyboardInterrupt:
-        job.send(b"", 1, GO)
-        call()
-        raise
+        w.controller.unlock()
+    except tutti.errors.Refused:
+        pass  # this worker has no lock
 
 
-@case("tutti_group_of")
-def group_of(job):
-    again(job, lambda: job.of([1, 0], "both").close())
+def serve(w):
+    w.controller.serve(lambda request: request.data)
 
 
-@case("tutti_group_shrink")
-def shrink(job):
-    again(job, job.split(0).shrink)
+def peer_asks(w, call):
+    if w.me == 0:
+        serve(w)
+    else:
+        assert w.controller.ask(b"abc") == b"abc"
+        w.controller.done()
 
 
-@case("tutti_group_grow")
-def grow(job):
-    again(job, job.split(0).grow)
-
-
-@case("tutti_join")
-def join(job):
+def open_queue(w, producer):
     import tutti
-    if job.rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            boot = "127.0.0.1:%d" % probe.getsockname()[1]
-        tutti.Job(boot=boot, rank=0, ranks=2)
+    w.queue = w.keep(tutti.Queue("queue", producer, 64, 1))
 
 
-@case("tutti_stats_dump")
-def stats_dump(job):
-    if job.rank == 0:
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        try:
-            while True:
-                os.write(writer, b"x" * 4096)
-        except BlockingIOError:
-            pass
-        os.set_blocking(writer, True)
-        try:
-            job.stats_dump(writer)
-        finally:
-            os.close(reader)
-            os.close(writer)
+def open_full(w):
+    """One batch is at the worker, one waits."""
+    open_queue(w, 0)
+    for _ in range(2 * (1 - w.me)):
+        w.queue.send([floats()])
 
 
-def interrupted(call, job):
-    """Calls with a SIGINT after 50 ms, and returns how many seconds later the call ended."""
+def peer_produces(w, call):
+    if w.me:
+        w.queue.send([floats()])
+        w.queue.end()
+    else:
+        assert len(list(w.queue)) == 1
+
+
+def peer_takes(n):
+    def again(w, call):
+        if w.me:
+            assert len(list(w.queue)) == n
+        else:
+            call(w)
+            if n == 3:
+                w.queue.end()
+    return again
+
+
+waits("controller_ask", lambda w: w.controller.ask(b"abc"), open_worker, peer_serves)
+waits("controller_first", first, open_worker, peer_serves)
+waits("controller_lock", lambda w: w.controller.lock(), open_worker, peer_serves)
+waits("controller_unlock", unlock, open_worker, peer_serves)
+waits("controller_done", done, open_worker, peer_serves)
+waits("controller_next", serve, open_boss, peer_asks)
+waits("queue_receive", lambda w: w.queue.receive(), lambda w: open_queue(w, 1), peer_produces)
+waits("queue_send", lambda w: w.queue.send([floats()]), open_full, peer_takes(3))
+waits("queue_end", lambda w: w.queue.end(), open_full, peer_takes(2))
+
+# ---- the walk ----
+
+
+def interrupted(call, w, stop=0):
+    """Calls with a SIGINT after 30 ms, and returns how many seconds later the call ended. stop: a process to stop."""
     sent = []
 
     def send_it():
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
+        if stop:
+            time.sleep(0.1)
+            os.kill(stop, signal.SIGCONT)  # else memory that the peer holds would delay the call for long
 
-    timer = threading.Timer(0.05, send_it)
+    timer = threading.Timer(0.03, send_it)
+    if stop:
+        os.kill(stop, signal.SIGSTOP)
     timer.start()
     try:
-        call(job)
+        call(w)
     except KeyboardInterrupt:
         return time.monotonic() - sent[0]
     finally:
@@ -170,49 +479,71 @@ def interrupted(call, job):
     raise AssertionError("the call has ended without an interrupt")
 
 
-def walk_one(job, name, call, is_collective):
-    """Returns the seconds on rank 0."""
+def is_cancelled(call, w):
     import tutti
-    seconds = 0.0
+    try:
+        call(w)
+    except tutti.errors.Aborted:
+        return True
+    return False
+
+
+def meet(job):
+    """By messages: some cases have begun a collective on one rank."""
+    job.send(b"", 1 - job.rank, MEET)
+    job.recv(bytearray(0), 1 - job.rank, MEET)
+
+
+def walk_one(job, case, peer):
+    """Returns the seconds on rank 0."""
+    w, seconds = Walk(job), 0.0
+    case.open(w)
+    meet(job)
     if job.rank == 0:
-        seconds = interrupted(call, job)
-        if is_collective:
-            job.send(b"", 1, GO)
-    elif is_collective:
-        job.recv(bytearray(0), 0, GO)
-        try:
-            call(job)
-        except tutti.errors.Aborted:
-            pass
+        seconds = interrupted(case.call, w, peer if case.stopped else 0)
+        job.send(b"", 1, GO)
     else:
-        call(job)
+        job.recv(bytearray(0), 0, GO)
+        assert not case.cancels or is_cancelled(case.call, w), case.name
+    case.again(w, case.call)
+    meet(job)
+    w.close()
     job.barrier()
     return seconds
 
 
 def walk(job, cases):
-    took = {name: walk_one(job, name, *cases[name]) for name in cases}
+    peer = job.broadcast(array.array("q", [os.getpid()]), root=1)[0]
+    took = {}
+    for case in cases:
+        print(case.name)  # where a hang is
+        took[case.name] = walk_one(job, case, peer)
     if job.rank == 0:
         slow = {name: "%.3f" % t for name, t in took.items() if t > 1}
         assert not slow, slow
         assert statistics.median(took.values()) < 0.2, took
-        print("interrupted:", *took)
 
 
 def leave(job):
     """At last: rank 0 leaves while an operation runs that nobody will end."""
     if job.rank == 0:
-        operation = job.send_start(bytearray(1 << 22), 1, DATA)
-        print("leave after %.1f s" % interrupted(lambda job: job.leave(), job))
+        operation = job.send_start(bytearray(LARGE), 1, DATA)
+        assert interrupted(lambda w: job.leave(), None) < 1
+        print("tutti_leave")
         del operation
     else:
         time.sleep(0.3)
 
 
-if __name__ == "__main__":
+def main():
+    import numpy  # an import that is interrupted leaves half a module
     import tutti
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        job = tutti.init()
-        walk(job, WALK)
-        leave(job)
+    os.makedirs("saved", exist_ok=True)
+    job = tutti.init()
+    walk(job, [case for case in WALK if case.stopped == ("stopped" in sys.argv)])
+    leave(job)
+    del numpy
+
+
+if __name__ == "__main__":
+    main()

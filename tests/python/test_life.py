@@ -9,15 +9,22 @@ HERE = pathlib.Path(__file__).parent
 shm = pytest.mark.transports("shm")
 
 
+@shm
 def test_ctrl_c(ranks):
     said = ranks(2, HERE / "interrupts.py")[0].split()
-    assert set(interrupts.WALK) <= set(said) and "leave" in said
+    assert said == [case.name for case in interrupts.WALK if not case.stopped] + ["tutti_leave"]
+
+
+@pytest.mark.transports("tcp")
+def test_ctrl_c_with_a_stopped_peer(ranks):
+    said = ranks(2, HERE / "interrupts.py", arguments=["stopped"])[0].split()
+    assert said == [case.name for case in interrupts.WALK if case.stopped] + ["tutti_leave"]
 
 
 def test_ctrl_c_walks_everything():
     waits = set(re.findall(r"^(\w+) +waits$", (HERE.parent / "job/waits.list").read_text(), re.M))
     without = set(re.findall(r"^(tutti_\w+) ", (HERE / "without.list").read_text(), re.M))
-    assert len(waits) > 60 and set(interrupts.WALK) | {"tutti_leave"} == waits - without
+    assert len(waits) > 60 and {case.name for case in interrupts.WALK} | {"tutti_leave"} == waits - without
 
 
 def test_signals(ranks):
