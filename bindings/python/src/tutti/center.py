@@ -77,15 +77,16 @@ class Center(Handle):
         return cls(name, params, c, group, servers, workers, snapshots, load)
 
     @classmethod
-    def asgd(cls, name: str, params: Any, tau: int = 1, bf16: bool = False, group: Optional[Group] = None,
-             servers: Optional[Sequence[int]] = None, workers: Optional[Sequence[int]] = None, snapshots: bool = False,
-             load: Optional[str] = None) -> "Center":
+    def asgd(cls, name: str, params: Any, tau: int = 1, average: bool = False, bf16: bool = False,
+             group: Optional[Group] = None, servers: Optional[Sequence[int]] = None,
+             workers: Optional[Sequence[int]] = None, snapshots: bool = False, load: Optional[str] = None) -> "Center":
         """center += x - old, where old is what the worker had of the center last. No worker waits for another.
 
-        bf16: of float32 params, the worker pushes the difference rounded to bfloat16, half the bytes.
+        average: x - old is divided by the number of workers. bf16: of float32 params, the worker pushes the difference
+        rounded to bfloat16, half the bytes.
         """
         c = lib.tutti_center_asgd(tau)
-        c.bf16 = bf16
+        c.average, c.bf16 = average, bf16
         return cls(name, params, c, group, servers, workers, snapshots, load)
 
     @classmethod
