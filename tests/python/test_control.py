@@ -1,9 +1,23 @@
 """A controller and its workers, and queues of batches, between processes; what is refused."""
 import logging
 
+import pytest
 import tutti
+from tutti import _call
+from tutti._native import ffi, lib
 
 from programs import together
+
+
+def test_hook_says_so_again():
+    """A wait that ends well in the moment of the interrupt does not lose it for the call's next wait."""
+    assert lib.tutti_py_stop(ffi.NULL) == 0
+    _call._exceptions.extend([KeyboardInterrupt(), KeyboardInterrupt()])
+    assert lib.tutti_py_stop(ffi.NULL) == 1
+    with pytest.raises(KeyboardInterrupt):
+        tutti.init().allreduce(bytearray(4))
+    tutti.init().allreduce(bytearray(4))  # two at a time are one
+    assert lib.tutti_py_stop(ffi.NULL) == 0
 
 
 def test_controller(ranks):
@@ -128,6 +142,31 @@ def test_controller(ranks):
             self.lines.append(self.format(record))
 
     assert ranks(3, together(program, Keep, controller, worker, queue)) == ["ok\n"] * 3
+
+
+def test_close_in_handler(ranks):
+    """Closing would wait for the call that waits on the handle, on the same thread."""
+    def program():
+        job = tutti.init()
+        w, c, t = tutti.Window("w"), tutti.Controller("c"), tutti.Table("t", 3)
+        part = job.split(0)
+
+        def close(*_):
+            for it in (w, c, t, part):
+                raises(RuntimeError, "handler cannot close <tutti.* while its thread waits", it.close)
+            closed.append(len(closed))
+
+        closed = []
+        if job.rank == 0:
+            signal.signal(signal.SIGALRM, close)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            raises(TimeoutError, "notif", w.wait_notify, timeout=0.3)
+            assert closed == [0]
+        job.barrier()
+        close_all = [it.close() for it in (w, c, t, part)]
+        print(len(close_all))
+
+    assert ranks(2, together(program)) == ["4\n"] * 2
 
 
 def test_docstrings():

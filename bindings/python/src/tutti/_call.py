@@ -29,14 +29,15 @@ def _keep_exception(_type: Any, value: Any, _traceback: Any) -> None:
 
 
 # A signal's handler runs in the first loop, on the main thread. Its exception would be printed and lost, so the call
-# that waits raises the exception.
+# that waits raises the exception. Until then the hook says so again, as a call may consist of several waits, and one of
+# these may end well in the moment of the interrupt.
 @ffi.def_extern(error=1, onerror=_keep_exception)  # type: ignore[untyped-decorator]
 def tutti_py_stop(_arg: Any) -> int:
     for _ in range(2):
         pass
     for job in tuple(_jobs):
         job._check_handlers()
-    return 0
+    return 1 if _exceptions else 0
 
 
 def is_in_wait() -> bool:
@@ -45,6 +46,13 @@ def is_in_wait() -> bool:
     while frame and frame.f_code is not tutti_py_stop.__code__:
         frame = frame.f_back  # type: ignore[assignment]
     return frame is not None
+
+
+def refuse_in_wait(handle: Any) -> None:
+    """Raises in such a handler: the call that waits may be on this handle, and closing would wait for the call."""
+    if is_in_wait():
+        raise RuntimeError("a signal's handler cannot close %r while its thread waits in the library: raise an "
+                           "exception in the handler, or set a variable and close later" % handle)
 
 
 def _is_main() -> bool:
@@ -67,7 +75,9 @@ def why() -> str:
 def fail(err: int) -> NoReturn:
     """Raises what the call of this thread that returned `err` has met."""
     if _exceptions and _is_main():
-        raise _exceptions.pop()
+        first = _exceptions[0]
+        _exceptions.clear()  # of a second Ctrl-C, too: it is the same wish
+        raise first
     if _exiting[0] and not _is_main():
         raise SystemExit  # a daemon thread ends without a word, and no handler of Exception keeps the thread
     raise errors.from_code(err, why())

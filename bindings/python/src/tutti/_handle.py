@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, NoReturn, Optional, TypeVar
 
-from ._call import call, ffi, refuse_closed, text
+from ._call import call, ffi, refuse_closed, refuse_in_wait, text
 from .group import Group
 from .job import Job, group_of
 
@@ -34,12 +34,16 @@ class Handle:
 
     def close(self) -> None:
         """Ends this rank's part. Harmless twice, and after the job was left."""
+        refuse_in_wait(self)
+        self._close()
+
+    def _close(self) -> None:
         handle = self.__dict__.pop("_handle", None)
         if handle is not None:
             self._end(handle)  # does nothing in a fork's child
 
     def __del__(self) -> None:
-        self.close()
+        self._close()
 
     def __enter__(self: Self) -> Self:
         return self

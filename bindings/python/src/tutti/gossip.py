@@ -148,6 +148,9 @@ class Gossip(Handle):
 
         Arrays that `model` gave keep the memory: then this rank's part ends with the last of these arrays.
         """
+        super().close()
+
+    def _close(self) -> None:
         self.__dict__.pop("_handle", None)
         self._owner = None
 

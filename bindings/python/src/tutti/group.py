@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 from . import _buffer
 from ._buffer import readable, writable
-from ._call import NULL, call, ffi, lib, milliseconds, refuse_closed, text
+from ._call import NULL, call, ffi, lib, milliseconds, refuse_closed, refuse_in_wait, text
 from .errors import MessageTooLong
 from .operation import Operation, now
 
@@ -445,6 +445,7 @@ class Group:
     def close(self) -> None:
         """Frees the group, after its operations have ended. Harmless twice, and after the job was left."""
         if self._handle is not None:
+            refuse_in_wait(self)
             handle, self._handle = self._handle, None
             lib.tutti_group_free(handle)
 
