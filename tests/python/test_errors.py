@@ -39,8 +39,8 @@ def test_pickle(code):
 
 def test_every_documented_code_has_a_class():
     documented = ("EINVAL EINPROGRESS EINTR ETIMEDOUT ECONNRESET ENOTCONN ECANCELED ECONNABORTED EBADMSG EAGAIN ENOENT "
-                  "ESTALE EHOSTDOWN ERANGE EMSGSIZE EEXIST EMFILE ENOMEM ESHUTDOWN ECHILD ENODEV EADDRINUSE EHOSTUNREACH "
-                  "EACCES EPROTO EPERM ENOTSUP EALREADY ENOSPC EBUSY EDEADLK")
+                  "ESTALE EHOSTDOWN ERANGE EMSGSIZE EEXIST EMFILE ENOMEM ESHUTDOWN ECHILD ENODEV EADDRINUSE "
+                  "EHOSTUNREACH EACCES EPROTO EPERM ENOTSUP EALREADY ENOSPC EBUSY EDEADLK")
     for name in documented.split():
         assert type(errors.from_code(-getattr(errno, name), "")) not in (tutti.Error, errors.SystemFailure), name
 

@@ -97,7 +97,7 @@ EXITS = {  # what rank 0 does; its exit status; what rank 1's barrier then raise
     "by an exception": ("operation = job.send_start(x, 1)\nraise KeyError", 1, "RankLeft"),
     "by an exception in a with block": ("with job:\n    operation = job.send_start(x, 1)\n    raise KeyError", 1,
                                         "RankLeft"),
-    "by os._exit": ("operation = job.recv_start(x, 1)\nos._exit(5)", 5, "RankDied"),
+    "by os._exit": ("operation = job.recv_start(x, 1)\ntime.sleep(0.1)\nos._exit(5)", 5, "RankDied"),
     "with a daemon thread": ("threading.Thread(target=job.recv, args=(x, 1), daemon=True).start()\ntime.sleep(0.1)", 0,
                              "RankLeft"),
     "with a busy daemon thread": ("def busy():\n    while True:\n        job.recv_start(x, 1).cancel()\n"
