@@ -422,6 +422,10 @@ def _make_backend() -> Any:
             base.__init__(self, membership.rank, membership.size)
             self._m = membership
 
+        # What torch's C++ asks about. The answers of the base class would ask the C++ again, for ever.
+        supports_splitting = supports_coalescing = supports_shrinking = supports_reconfigure = False
+        supports_window = _supports_time_estimate = False
+
         @property
         def options(self) -> Any:
             """torch reads the timeout of a group here."""
