@@ -1,17 +1,38 @@
-"""The backend "tutti" of torch.distributed, with real processes."""
+"""The backend "tutti" of torch.distributed: the programs of programs/ as real processes."""
+import pathlib
+
 import pytest
 
+# What torchrun would set, instead of what `tutti run` does.
+PROLOGUE = """\
+import os
+boot = os.environ.pop("TUTTI_BOOT").split(":")
+os.environ.update(RANK=os.environ.pop("TUTTI_RANK"), WORLD_SIZE=os.environ.pop("TUTTI_SIZE"), MASTER_ADDR=boot[0],
+                  MASTER_PORT=boot[1])
+os.environ["LOCAL_RANK"] = os.environ["RANK"]
+del os.environ["TUTTI_SECRET"]
+import torch
+torch.set_num_threads(1)
+"""
 
-def check(torch_ranks, n, program, **how):
-    texts = torch_ranks(n, program, timeout=120, **how)
-    assert all(text.splitlines()[-1] == "done" for text in texts), "\n".join(texts)
+
+@pytest.fixture
+def run(ranks):
+    """Gives run(n, name, ...): each rank's last line is "done". name: of a file in programs/."""
+    def start(n, name, **how):
+        program = (pathlib.Path(__file__).parent / "programs" / name).read_text()
+        texts = ranks(n, PROLOGUE + program, timeout=120, **how)
+        for rank, text in enumerate(texts):
+            assert rank in how.get("ends", ()) or text.splitlines()[-1] == "done", "\n".join(texts)
+        return texts
+    return start
 
 
 @pytest.mark.parametrize("n", (2, 3))
-def test_collectives(torch_ranks, n):
-    check(torch_ranks, n, "collectives.py")
+def test_collectives(run, n):
+    run(n, "collectives.py")
 
 
 @pytest.mark.parametrize("n", (2, 4))
-def test_training(torch_ranks, n):
-    check(torch_ranks, n, "training.py")
+def test_training(run, n):
+    run(n, "training.py")

@@ -6,7 +6,7 @@ import threading
 from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
 
 from .. import _call, errors
-from .._call import ffi, is_mine, lib
+from .._call import ffi, lib
 from ..group import Group
 from ..operation import Operation
 from .rendezvous import World
@@ -82,7 +82,7 @@ class Membership:
 
     def close(self) -> None:
         """Ends the group; the default group ends the job with all its groups. Harmless twice."""
-        if self not in self.world.groups or not is_mine():
+        if self not in self.world.groups:
             return
         self.settle()
         self.world.groups.remove(self)
