@@ -15,13 +15,14 @@ gloo = dist.new_group(backend="gloo")
 
 def same(ours, theirs, what, far=1e-6):
     for a, b in zip(ours, theirs):
-        assert torch.equal(a, b) if size == 2 else torch.allclose(a, b, rtol=1e-4, atol=far), (what, (a - b).abs().max())
+        equal = torch.equal(a, b) if size == 2 else torch.allclose(a, b, rtol=1e-4, atol=far)
+        assert equal, (what, (a - b).abs().max())
 
 
 def model():
     torch.manual_seed(rank)  # DDP gives all ranks those of rank 0
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 100, 32), nn.ReLU(),
-                         nn.Linear(32, 10))
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 100, 32),
+                         nn.ReLU(), nn.Linear(32, 10))
 
 
 def train(group, hook=None, optimizer=None, steps=4, join=False, bucket_cap_mb=0.01, **how):
@@ -59,7 +60,8 @@ def own_hook(group):
 
 
 def low_rank(group):
-    return powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook
+    state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    return state, powerSGD_hook.powerSGD_hook
 
 
 def zero():

@@ -12,6 +12,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
 from .._call import ffi, lib
@@ -20,7 +21,7 @@ from .membership import Membership
 from .rendezvous import enter
 from .work import Work
 
-Tensor = torch.Tensor
+
 Moves = List[Callable[[], Any]]
 
 TYPES = {torch.float32: lib.TUTTI_F32, torch.float64: lib.TUTTI_F64, torch.float16: lib.TUTTI_F16,
@@ -72,11 +73,15 @@ def _dense(t: Tensor) -> Tensor:
     return t.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def _copy(of: Tensor, to: Tensor) -> Callable[[], Any]:
+    return lambda: to.detach().copy_(of.view(to.shape))
+
+
 def _written(t: Tensor, moves: Moves) -> Tensor:
     """What a call writes in the place of t; `moves` then gets how the result comes to t."""
     d = _dense(t)
     if d is not t:
-        moves.append(lambda: t.detach().copy_(d))
+        moves.append(_copy(d, t))
     return d
 
 
@@ -101,8 +106,7 @@ def _joined_output(tensors: Sequence[Tensor], moves: Moves) -> Tensor:
     if all(_dense(t) is t for t in tensors) and _are_joined(tensors):
         return tensors[0]
     flat = torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype)
-    parts = flat.split([t.numel() for t in tensors])
-    moves += [lambda t=t, part=part: t.detach().copy_(part.view(t.shape)) for t, part in zip(tensors, parts)]
+    moves += map(_copy, flat.split([t.numel() for t in tensors]), tensors)
     return flat
 
 
@@ -292,7 +296,8 @@ class Collectives:
         _need(_bytes(to), _bytes(of), "the output of all_to_all")
         if _bytes(of) % size:
             raise ValueError("the %d bytes of all_to_all are no %d blocks of one size" % (_bytes(of), size))
-        return self._start([(lib.tutti_alltoall, _at(of), _bytes(of) // size, _at(to))], (of, to), [output], opts, moves)
+        call = (lib.tutti_alltoall, _at(of), _bytes(of) // size, _at(to))
+        return self._start([call], (of, to), [output], opts, moves)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Exchanges tensors of lists. Tensors may differ in size."""
@@ -409,7 +414,7 @@ class ProcessGroup(Collectives, c10d.ProcessGroup):  # type: ignore[misc]
 
 def _make_backend() -> Any:
     """The class Backend, if this torch lets Python define one."""
-    base = getattr(c10d, "Backend", None)
+    base: Any = getattr(c10d, "Backend", None)
     try:
         base(0, 1)
     except TypeError:

@@ -35,7 +35,7 @@ class Work(_Work):  # type: ignore[misc]
                  completer: Callable[[], "Completer"], message: Optional[Tuple[Any, int]] = None) -> None:
         super().__init__()
         self._operations, self._after = operations, after
-        self._result: Sequence[Callable[[], Any]] = [lambda t=t: t for t in result]
+        self._result: Sequence[Any] = result
         self._completer, self._message = completer, message
         self._settling = threading.Lock()
         self._settled = False
@@ -110,7 +110,8 @@ class Work(_Work):  # type: ignore[misc]
 
     def result(self) -> List[Any]:
         """The tensors that the work has written, those that still live."""
-        return [t for t in (ref() for ref in self._result) if t is not None]
+        there = (r() if isinstance(r, weakref.ref) else r for r in self._result)
+        return [t for t in there if t is not None]
 
     def forget(self) -> None:
         """From now on the work, which has settled, keeps no tensor alive."""
