@@ -4,7 +4,7 @@ import re
 import textwrap
 
 HEAD = """
-import logging, re, signal, sys, time, warnings
+import logging, os, re, signal, sys, time, warnings
 import numpy as np
 import tutti
 warnings.simplefilter("error")

@@ -160,6 +160,32 @@ def test_all_ranks(ranks, tmp_path):
     assert ranks(2, text, arguments=[tmp_path]) == ["ok\n"] * 2
 
 
+def test_death(ranks):
+    """The rank with the server, the window and the requests is killed: what each call on its handles raises."""
+    def program():
+        job = tutti.init()
+        w, t = tutti.Window("w", bytearray(8)), tutti.Table("t", 3, servers=[1])
+        c, q = tutti.Controller("c"), tutti.Queue("q", 0, 8, depth=1)
+        w.get(bytearray(8), 1 - job.rank)
+        t.pull()
+        if job.rank == 1:
+            c.ask(b"a last request")
+            os.kill(os.getpid(), signal.SIGKILL)
+        heard = []
+        c.serve(lambda request: heard.append(request.what))
+        raises(ConnectionError, "rank 1", w.get, bytearray(8), 1)
+        raises(tutti.errors.RankDied, "rank 1", t.push, np.zeros(3, "f4"))
+        raises(tutti.errors.RankDied, "", t.pull_start().wait)
+        raises(tutti.errors.RankDied, "", q.send, [b"batch"])
+        raises(tutti.errors.RankDied, "rank 1", t.reopen)
+        assert heard == ["asks", "gone"], heard
+        for it in (w, t, c, q):
+            it.close()
+        print("ok")
+
+    assert ranks(2, together(program), ends={1: -9})[0] == "ok\n"
+
+
 RULES = [update.accumulate(), update.sgd(0.5), update.momentum(0.5), update.smoothed(0.5, 0.9), update.nesterov(0.5),
          update.adagrad(), update.rmsprop(), update.adam(), update.adamw(), update.dcasgd(), update.dcasgda(),
          update.elastic(), update.ftrl()]

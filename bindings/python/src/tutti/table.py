@@ -135,25 +135,33 @@ def _numbers(rows: Any, fills: bool = False) -> Buffer:
 class Table(Handle):
     """An array of values over the ranks that are servers.
 
-    name: 1 to 160 bytes. shape: a number of elements, or the array's shape; Table.rows and Table.keys make tables of
-    numbered rows and of values under keys. dtype: float32, float64, float16, bfloat16, int32, int64. updater: the
-    rule, tutti.adam(0.001) say; None: tutti.accumulate(). group: None: the default job. All ranks give the same, but
-    for `load`. By keyword:
+    name: 1 to 160 bytes.
+    shape: the array's, or a number of elements. Table.rows and Table.keys make tables of rows, and of keys.
+    dtype: float32, float64, float16, bfloat16, int32 or int64.
+    updater: the servers' rule, tutti.adam(0.001) say; None: tutti.accumulate().
+    group: None: the default job.
 
-    mode: "async", nobody waits for anybody; "ssp", a worker is at most `staleness` pushes ahead of the others; "bsp",
-    rounds, that close without the last `backup` workers. servers, workers: lists of ranks of the group; None: all.
-    init: tutti.uniform(a, b, seed) or tutti.normal(sigma, seed) instead of zeros. load: a folder with a save that
-    this server begins with; NotOpen: there is none yet. snapshots: servers keep versions for snapshot(), one after
-    `publish_pushes` pushes, at most once in `publish` seconds (both 0: 0.1 s). fresh: servers track what each worker
-    has not seen, for pull_fresh(); fresh_own: its own pushes, too. filter: deltas and values go without zeros, deltas
-    also without elements up to `clip`. cut_multiverso: shards as Multiverso's. bf16_deltas: push takes bfloat16 for a
-    table of float32.
+    By keyword, and all the same on all ranks, but for `load`:
+
+    mode: "async": nobody waits. "ssp": a worker is at most `staleness` pushes ahead. "bsp": rounds; a round closes
+        without the last `backup` workers.
+    servers, workers: lists of ranks of the group; without them all ranks.
+    init: tutti.uniform(a, b, seed) or tutti.normal(sigma, seed), instead of zeros.
+    load: a folder. This server begins with the last save there; NotOpen: there is none yet.
+    snapshots: servers keep versions for snapshot(): one after `publish_pushes` pushes, at most once in `publish`
+        seconds; both 0: one in 0.1 s.
+    fresh: servers track which rows a worker has not seen, for pull_fresh(); fresh_own: also of its own pushes.
+    filter: deltas and values travel without zeros; deltas also without elements up to `clip`.
+    cut_multiverso: shards are cut as Multiverso cuts them.
+    bf16_deltas: of float32: push and push_pull take deltas of bfloat16.
 
     Blocks until all servers have opened the table. Raises InvalidArgument (another rank has another config), Exists,
-    NotOpen (a server has not opened it in time). An array that a call takes is dense, has the table's dtype, and the
-    table's shape or one dimension; else ValueError, and nothing has happened. For bfloat16 without such an array
-    there is uint16. Calls raise TimedOut, RankDied, Stale (then `reopen`), Refused (a push of a rank that is no
-    worker). Keywords of a push are the rule's options for the push, and worker: whose state; see tutti.update.
+    NotOpen (a server has not opened it in time).
+
+    An array that a call takes is dense. It has the table's dtype, and the shape that the call names or one dimension.
+    Else the call raises ValueError, and nothing has happened. NumPy has no bfloat16: uint16 stands for it. Calls raise
+    TimedOut, RankDied, Stale (then see `reopen`), Refused (a push of a rank that is no worker). The keywords of a
+    push are options of the rule for this push, see tutti.update, and worker: whose state.
     """
 
     _end = lib.tutti_table_close
