@@ -108,6 +108,20 @@ print(refused(ValueError, lambda: tutti.torch.Gossip(model if me == 0 else torch
         "float32 of shape (4, 4)" in said[0][1], said
 
 
+def test_elastic_has_one_center(ranks):
+    ranks(2, MODEL + """
+e = tutti.torch.Elastic(model, tau=2)
+for step in range(4):                               # from the first step on the ranks' models differ
+    with torch.no_grad():
+        for t in e._tensors:
+            t += me + 1
+    e.step()
+center = torch.cat([t.reshape(-1) for t in e.average.center()]).numpy()
+assert (job.allgather(center) == center).all()
+e.close()
+""")
+
+
 def test_elastic(ranks):
     program = MODEL + """
 for servers in (None, [1]):

@@ -28,6 +28,8 @@ class Elastic(Wrapper):
         self.average: Union[ElasticAverage, Center] = (
             ElasticAverage(self._tensors, tau, alpha, group=self.group) if servers is None else
             Center.easgd(name, self._tensors, tau, alpha, group=self.group, servers=servers))
+        if isinstance(self.average, ElasticAverage):
+            self.average.synchronize()  # else each rank's copy of the center is the model after its first steps
 
     @eager
     def step(self) -> bool:
