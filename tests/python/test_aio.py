@@ -5,8 +5,8 @@ def test_aio(ranks):
     def program():
         import asyncio
         import os
+        import signal
         import threading
-        import time
         import numpy as np
         import tutti
         job = tutti.init()
@@ -60,6 +60,17 @@ def test_aio(ranks):
 
         asyncio.run(cancelled())
 
+        # Ctrl-C ends the loop, and cancels what its tasks wait for.
+        def interrupt(operation):
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                asyncio.run(exchange_one(operation))
+                raise AssertionError
+            except KeyboardInterrupt:
+                assert isinstance(operation.exception(), tutti.errors.Cancelled)
+
+        interrupt(job.recv_start(bytearray(8), peer, 100))
+
         # A loop that ends in the middle of a wait, or is closed by hand, holds nobody up.
         loop = asyncio.new_event_loop()
         task = loop.create_task(exchange_one(job.recv_start(bytearray(8), peer, 101)))
@@ -102,6 +113,6 @@ def test_aio(ranks):
             await noting
 
         asyncio.run(last())
-        assert len(os.listdir("/proc/self/fd")) < descriptors and time
+        assert len(os.listdir("/proc/self/fd")) < descriptors
 
     ranks(2, program, timeout=30)

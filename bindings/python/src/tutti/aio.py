@@ -1,15 +1,15 @@
 """Operations and changes in asyncio's event loops.
 
-    an operation ends -> the job's descriptor is readable in all loops -> one loop reads the 8 bytes, and makes the
-    readers of all loops test what waits there
+    an operation ends -> the job's descriptor gets 8 bytes -> each reader tests what waits in its loop
 
-Each (job, loop) has one reader while tasks wait there, with a descriptor of its own: the job's may be closed, and its
-number be given away again, while the loop still has it.
+Each (job, loop) has one reader while tasks wait there. A reader watches the descriptor for edges, through an epoll of
+its own, and leaves the bytes there: so all readers see each end, and the job may close the descriptor at any time.
 """
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 from typing import Any, AsyncIterator, Callable, Dict
 
 from .group import Change
@@ -31,20 +31,16 @@ class _Reader:
     def __init__(self, job: Any, loop: _Loop) -> None:
         self.job, self.loop = job, loop
         self.waiting: Dict["asyncio.Future[None]", Any] = {}
-        self.fd = os.dup(job.event_fd())
-        loop.add_reader(self.fd, self.read)
+        self.poll = select.epoll()
+        self.poll.register(job.event_fd(), select.EPOLLIN | select.EPOLLET)
+        loop.add_reader(self.poll.fileno(), self.look)
         job._readers[loop] = self
-        if _wake_all not in job._at_leave:
-            job._at_leave.append(_wake_all)
-
-    def read(self) -> None:
-        try:
-            os.read(self.fd, 8)
-        except BlockingIOError:
-            pass  # another loop was first, and makes this one look, too
-        _wake_all(self.job)
+        if _look_all not in job._at_leave:
+            job._at_leave.append(_look_all)
 
     def look(self) -> None:
+        if self.waiting:
+            self.poll.poll(0)
         for future, operation in list(self.waiting.items()):
             if operation.done() and not future.done():
                 future.set_result(None)
@@ -58,12 +54,12 @@ class _Reader:
         del self.waiting[future]
         if not self.waiting:
             del self.job._readers[self.loop]
-            self.loop.remove_reader(self.fd)
-            os.close(self.fd)
+            self.loop.remove_reader(self.poll.fileno())
+            self.poll.close()
 
 
-def _wake_all(job: Any) -> None:
-    """An operation may have ended, or the job was left, which ends them all."""
+def _look_all(job: Any) -> None:
+    """The job was left, which ends all operations."""
     for reader in list(job._readers.values()):
         _soon(reader.loop, reader.look)
 

@@ -129,7 +129,11 @@ class Job(Group):
         return Watch(self, call(lib.tutti_group_watch, self._c, NULL, NULL))
 
     def event_fd(self) -> int:
-        """A descriptor that is readable when a started operation may have ended. Read 8 bytes, then look."""
+        """A descriptor that is readable when a started operation may have ended. Read 8 bytes, then look.
+
+        `await operation` and tutti.torch watch the descriptor for edges (EPOLLET), and read nothing. A program that uses
+        them does so, too, as a read may take an end from them.
+        """
         return call(lib.tutti_event_fd, self._c)
 
     def node_add(self, name: str, host: str, port: int) -> int:
