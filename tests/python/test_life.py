@@ -103,6 +103,8 @@ EXITS = {  # what rank 0 does; its exit status; what rank 1's barrier then raise
     "with a busy daemon thread": ("def busy():\n    while True:\n        job.recv_start(x, 1).cancel()\n"
                                   "threading.Thread(target=busy, daemon=True).start()\ntime.sleep(0.1)", 0, "RankLeft"),
     "with a cycle": ("cycle = [job.recv_start(x, 1)]\ncycle.append(cycle)\ndel job, x, cycle", 0, "RankLeft"),
+    "with all that is open": ("builtins.kept = [tutti.Window('w', x), tutti.empty(9), job.recv_start(x, 1),\n"
+                              "    tutti.Gossip('g', [x]), tutti.Queue('q', 0, 64), tutti.Gradients([x])]", 0, "RankLeft"),
     "by a signal": ("job.leave_on(signal.SIGTERM)\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)", -15,
                     "RankLeft"),
     "by SystemExit in a handler": ("signal.signal(signal.SIGALRM, lambda *_: sys.exit(4))\n"
@@ -115,7 +117,7 @@ EXITS = {  # what rank 0 does; its exit status; what rank 1's barrier then raise
 def test_exit(ranks, how):
     does, status, error = EXITS[how]
     program = """
-import os, signal, sys, threading, time
+import builtins, os, signal, sys, threading, time
 import numpy as np
 import tutti
 job = tutti.init()
@@ -141,6 +143,7 @@ def test_dropped_in_flight(ranks):
     def program():
         import gc
         import time
+        import weakref
         import numpy as np
         import tutti
         job = tutti.init()
@@ -187,7 +190,23 @@ def test_dropped_in_flight(ranks):
             operation.wait()
             raise AssertionError
         except tutti.errors.Cancelled as e:
-            assert operation.exception() is e
+            assert str(operation.exception()) == str(e)
+        # An error keeps neither the operation nor the program's frames.
+        gc.collect()
+        gc.disable()
+        for end in tutti.Operation.cancel, lambda o: job.send(bytes(20), job.rank, 8):
+            operation = job.recv_start(x, job.rank, 8)
+            end(operation)
+            try:
+                operation.wait()
+                raise AssertionError
+            except (tutti.errors.Cancelled, tutti.errors.MessageTooLong):
+                ref = weakref.ref(operation)
+            operation = None
+            assert ref() is None
+            if end is not tutti.Operation.cancel:
+                assert job.recv(bytearray(20), job.rank, 8).bytes == 20
+        gc.enable()
         job.barrier()
 
     ranks(2, program, timeout=20)

@@ -1,6 +1,7 @@
 """Operations that run while the program computes."""
 from __future__ import annotations
 
+import copy
 import errno
 from typing import Any, Callable, Generator, List, Optional, Tuple
 
@@ -45,7 +46,7 @@ class Operation:
 
     def _value(self) -> Any:
         if self._error is not None:
-            raise self._error
+            raise copy.copy(self._error)  # a raised error holds the frames, which hold the operation and much else
         return self._result() if callable(self._result) else self._result
 
     def wait(self, timeout: Optional[float] = None) -> Any:
@@ -67,7 +68,7 @@ class Operation:
         if e.errno in _WAIT_ALONE or lib.tutti_op_why(self._op, NULL, 0) in (EINPROGRESS, -errno.ECHILD):
             raise e
         if not self._ended:
-            self._error, self._ended, self._hold = e, True, None
+            self._error, self._ended, self._hold = e.with_traceback(None), True, None
 
     def done(self) -> bool:
         """True if the operation has ended, well or not. Does not block."""
