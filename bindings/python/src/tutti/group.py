@@ -108,6 +108,8 @@ class Group:
     once. Arguments that a call writes must be writable and dense, else the call raises ValueError; nothing is copied.
     """
 
+    _handle: Any = None  # closed
+
     def __init__(self, handle: Any, job: "Job") -> None:
         self._handle = handle
         self._job = job
@@ -446,8 +448,11 @@ class Group:
         """Frees the group, after its operations have ended. Harmless twice, and after the job was left."""
         if self._handle is not None:
             refuse_in_wait(self)
-            handle, self._handle = self._handle, None
-            lib.tutti_group_free(handle)
+            lib.tutti_group_free(self._take_handle())
+
+    def _take_handle(self) -> Any:
+        """The handle, to one thread alone, which ends it; NULL for the others."""
+        return self.__dict__.pop("_handle", None) or NULL
 
     def __enter__(self) -> "Group":
         return self

@@ -160,7 +160,7 @@ class Job(Group):
         if _call.is_in_wait():
             raise RuntimeError("a signal's handler cannot leave the job while its thread waits in the library: raise "
                                "SystemExit in the handler, or set a variable and leave later")
-        handle, self._handle = self._handle, None
+        handle = self._take_handle()
         if _default is self:
             _default = _given = None
         if cancel:
