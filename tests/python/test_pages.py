@@ -90,7 +90,7 @@ def shell(tmp_path):
     """Gives shell(command), which runs a line of a page with the Python of the tests, and returns (status, output)."""
     bin = tmp_path / "bin"
     bin.mkdir()
-    for name, more in ("python3", ""), ("torchrun", " -m torch.distributed.run"):
+    for name, more in ("python3", ""), ("torchrun", ' "%s"' % pathlib.Path(__file__).with_name("torchrun.py")):
         (bin / name).write_text('#!/bin/sh\nexec "%s"%s "$@"\n' % (sys.executable, more))
         (bin / name).chmod(0o755)
 
