@@ -36,3 +36,15 @@ def test_collectives(run, n):
 @pytest.mark.parametrize("n", (2, 4))
 def test_training(run, n):
     run(n, "training.py")
+
+
+@pytest.mark.parametrize("name", (None, "TUTTI_SECRET", "TUTTI_SECRET_FILE"))
+def test_no_secret_is_stored_beside_one(monkeypatch, name):
+    from tutti.torch import rendezvous
+    for each in "TUTTI_SECRET", "TUTTI_SECRET_FILE":
+        monkeypatch.delenv(each, raising=False)
+    if name:
+        monkeypatch.setenv(name, "0123456789abcdef")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    secret = rendezvous._invitation(object())["secret"]
+    assert (secret is None) if name else len(secret) == 32

@@ -6,8 +6,8 @@
 The default group's job is the default job of the package. A later group takes its members out of that job
 (tutti_group_of). A group whose default group has another backend gets a job of its own.
 
-torch's Store is not authenticated: a process that reaches the Store reads the secret there, unless TUTTI_SECRET is
-set on all ranks: then no secret is stored.
+torch's Store is not authenticated: a process that reaches the Store reads the secret there, unless TUTTI_SECRET or
+TUTTI_SECRET_FILE is set on all ranks: then no secret is stored.
 """
 from __future__ import annotations
 
@@ -103,7 +103,11 @@ def _invitation(store: Any) -> Dict[str, Any]:
         port = probe.getsockname()[1]
     return {"boot": ("[%s]:%d" if ":" in host else "%s:%d") % (host, port),
             "job": os.environ.get("TUTTI_JOB") or "torch-" + secrets.token_hex(8),
-            "secret": None if os.environ.get("TUTTI_SECRET") else secrets.token_hex(16)}
+            "secret": None if _has_secret() else secrets.token_hex(16)}
+
+
+def _has_secret() -> bool:
+    return bool(os.environ.get("TUTTI_SECRET") or os.environ.get("TUTTI_SECRET_FILE"))
 
 
 def _address(store: Any) -> str:
