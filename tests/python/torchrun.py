@@ -1,4 +1,4 @@
-"""Stands for torchrun: sets a rank's variables as torchrun does. That of torch 1.13 does not start under Python 3.11."""
+"""Stands for torchrun, and sets a rank's variables as torchrun does: torch 1.13's does not start under Python 3.11."""
 import os
 import subprocess
 import sys
