@@ -5,7 +5,7 @@ import contextlib
 import functools
 import hashlib
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,22 @@ def parameters(model: torch.nn.Module) -> List[Tuple[str, Tensor]]:
 def float_buffers(model: torch.nn.Module) -> List[Tuple[str, Tensor]]:
     """The buffers that are averaged, of BatchNorm say. Integers count steps, and stay each rank's own."""
     return [(name, b) for name, b in model.named_buffers() if b.is_floating_point()]
+
+
+class Place(NamedTuple):
+    """Where a module has a tensor. A step looks at hundreds of these, and model.named_parameters() takes too long."""
+
+    store: Dict[str, Optional[Tensor]]
+    key: str
+    address: int
+    trained: bool
+    name: str
+
+
+def _places(model: torch.nn.Module) -> List[Place]:
+    return [Place(store, key, t.data_ptr(), t.requires_grad, "%s.%s" % (prefix, key) if prefix else key)
+            for prefix, module in model.named_modules() for store in (module._parameters, module._buffers)
+            for key, t in store.items() if t is not None and t.is_floating_point()]
 
 
 def by_type(tensors: List[Tensor]) -> List[List[Tensor]]:
@@ -93,7 +109,7 @@ class Wrapper:
         agree(self.group, [settings] + [_line(*x) for x in everything])
         for _, tensor in everything:
             self.group.broadcast(tensor.detach())
-        self._places = self._look()
+        self._places = _places(model)
         self._params = [p.detach() for _, p in parameters(model)]
         self._buffers = [b.detach() for _, b in float_buffers(model)]
         self._names = [name for name, _ in parameters(model) + float_buffers(model)]
@@ -102,17 +118,14 @@ class Wrapper:
     def _tensors(self) -> List[Tensor]:
         return [t for t in self._params + self._buffers if t.numel()]
 
-    def _look(self) -> Dict[str, int]:
-        return {name: t.data_ptr() for name, t in parameters(self._model) + float_buffers(self._model)}
-
     def _check(self) -> None:
         """Each step looks whether the model still is the one that the wrapper was made for."""
-        now = self._look()
-        if now != self._places:
-            name = next(n for n in [*now, *self._places] if now.get(n) != self._places.get(n))
-            raise RuntimeError("%s of the model is not where it was when tutti.torch.%s was made: make the wrapper "
-                               "after load_state_dict(assign=True), .to(), and changes of requires_grad"
-                               % (name, type(self).__name__))
+        for place in self._places:
+            t = place.store.get(place.key)
+            if t is None or t.data_ptr() != place.address or t.requires_grad != place.trained:
+                raise RuntimeError("%s of the model is not as it was when tutti.torch.%s was made: make the wrapper "
+                                   "after load_state_dict(assign=True), .to(), and changes of requires_grad"
+                                   % (place.name, type(self).__name__))
 
     def _named(self, tensors: List[Tensor]) -> Dict[str, Tensor]:
         return {name: t.clone() for name, t in zip(self._names, tensors)}
@@ -135,8 +148,8 @@ class Wrapper:
         """
         self._check()
         kept = [t.clone() for t in self._params + self._buffers]
-        self._to_consensus()
         try:
+            self._to_consensus()
             yield self._model
         finally:
             for t, own in zip(self._params + self._buffers, kept):
