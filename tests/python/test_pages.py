@@ -130,3 +130,18 @@ def test_all_errors_are_explained():
         kind = getattr(tutti.errors, name)
         assert [each.__name__ for each in kind.__bases__[1:]] == [each for each in bases.split(", ") if each], name
         assert code == kind("").name, name
+
+
+def anchors(page):
+    """Returns the anchors of a page's headings, as they are made for links."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links():
+    page = SOURCE / "docs/python.md"
+    links = re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text())
+    assert len(links) > 20
+    for path, anchor in links:
+        target = page.parent / path if path else page
+        assert target.exists() and (not anchor or anchor in anchors(target)), (path, anchor)
