@@ -62,6 +62,12 @@ tutti.torch.allreduce_gradients(model)
 for p, g in zip([p for p in model.parameters() if p.requires_grad], mean):
     assert torch.allclose(p.grad, g, atol=1e-7), (p.grad, g)
 assert torch.allclose(model.norm.running_mean, running) and model.frozen.grad is None
+y = torch.full((1000,), float(me))
+g = tutti.Gradients([y])
+y.data = torch.zeros(1000)                          # the library still has the address of the memory before
+others = [torch.full((1000,), float(me)) for _ in range(5)]
+g.average()
+assert (y == 0).all() and all((z == me).all() for z in others)
 model = torch.nn.Linear(4, 2 + me)
 model(x).sum().backward()
 print(refused((tutti.errors.Mismatch, tutti.errors.Aborted), lambda: tutti.torch.allreduce_gradients(model)))

@@ -220,7 +220,6 @@ class Center(Handle):
         call(lib.tutti_center_move, self._handle, self._model.matching(gradient, "the gradient").list, learning_rate)
 
 
-
 class _CenterTable(Table):
     """The table of a center, which the center closes."""
 
