@@ -27,6 +27,7 @@ def test_ctrl_c_walks_everything():
     assert len(waits) > 60 and {case.name for case in interrupts.WALK} | {"tutti_leave"} == waits - without
 
 
+@shm
 def test_signals(ranks):
     def program():
         import os
@@ -91,51 +92,49 @@ def test_signals(ranks):
     ranks(2, program)
 
 
-EXITS = {  # what rank 0 does; its exit status; what rank 1's barrier then raises
-    "with an operation": ("operation = job.recv_start(x, 1)", 0, "RankLeft"),
-    "by sys.exit in a with block": ("with job:\n    operation = job.recv_start(x, 1)\n    sys.exit(3)", 3, "RankLeft"),
-    "by an exception": ("operation = job.send_start(x, 1)\nraise KeyError", 1, "RankLeft"),
-    "by an exception in a with block": ("with job:\n    operation = job.send_start(x, 1)\n    raise KeyError", 1,
-                                        "RankLeft"),
-    "by os._exit": ("operation = job.recv_start(x, 1)\ntime.sleep(0.1)\nos._exit(5)", 5, "RankDied"),
-    "with a daemon thread": ("threading.Thread(target=job.recv, args=(x, 1), daemon=True).start()\ntime.sleep(0.1)", 0,
-                             "RankLeft"),
-    "with a busy daemon thread": ("def busy():\n    while True:\n        job.recv_start(x, 1).cancel()\n"
-                                  "threading.Thread(target=busy, daemon=True).start()\ntime.sleep(0.1)", 0, "RankLeft"),
-    "with a cycle": ("cycle = [job.recv_start(x, 1)]\ncycle.append(cycle)\ndel job, x, cycle", 0, "RankLeft"),
-    "with all that is open": ("builtins.kept = [tutti.Window('w', x), tutti.empty(9), job.recv_start(x, 1),\n"
-                              "    tutti.Gossip('g', [x]), tutti.Queue('q', 0, 64), tutti.Gradients([x])]", 0, "RankLeft"),
-    "by a signal": ("job.leave_on(signal.SIGTERM)\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)", -15,
-                    "RankLeft"),
-    "by SystemExit in a handler": ("signal.signal(signal.SIGALRM, lambda *_: sys.exit(4))\n"
-                                   "signal.setitimer(signal.ITIMER_REAL, 0.05)\njob.recv(x, 1)", 4, "RankLeft"),
-}
+EXITS = [  # what a rank does, its exit status, and what rank 0, whom it has not sent anything, then meets
+    ("operation = job.recv_start(x, 0)", 0, "RankLeft"),
+    ("with job:\n    operation = job.recv_start(x, 0)\n    sys.exit(3)", 3, "RankLeft"),
+    ("operation = job.send_start(x, 0, 9)\nraise KeyError", 1, "RankLeft"),
+    ("with job:\n    operation = job.send_start(x, 0, 9)\n    raise KeyError", 1, "RankLeft"),
+    ("operation = job.recv_start(x, 0)\ntime.sleep(0.1)\nos._exit(5)", 5, "RankDied"),
+    ("threading.Thread(target=job.recv, args=(x, 0), daemon=True).start()\ntime.sleep(0.1)", 0, "RankLeft"),
+    ("def busy():\n    while True:\n        job.recv_start(x, 0).cancel()\n"
+     "threading.Thread(target=busy, daemon=True).start()\ntime.sleep(0.1)", 0, "RankLeft"),
+    ("cycle = [job.recv_start(x, 0)]\ncycle.append(cycle)\ndel job, x, cycle", 0, "RankLeft"),
+    ("builtins.kept = [tutti.Window('w', x), tutti.empty(9), job.recv_start(x, 0),\n"
+     "    tutti.Gossip('g', [x]), tutti.Queue('q', 0, 64), tutti.Gradients([x])]", 0, "RankLeft"),
+    ("job.leave_on(signal.SIGTERM)\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)", -15, "RankLeft"),
+    ("signal.signal(signal.SIGALRM, lambda *_: sys.exit(4))\n"
+     "signal.setitimer(signal.ITIMER_REAL, 0.05)\njob.recv(x, 0)", 4, "RankLeft"),
+]
 
 
 @shm
-@pytest.mark.parametrize("how", EXITS)
-def test_exit(ranks, how):
-    does, status, error = EXITS[how]
+def test_exit(ranks):
+    """Each rank but the first ends in a way of its own, with something started or waited for."""
     program = """
 import builtins, os, signal, sys, threading, time
 import numpy as np
 import tutti
 job = tutti.init()
+job.barrier()
 if job.rank == 0:
-    x = np.zeros(1 << 20, "f4")
-    job.barrier()
-%s
-else:
-    job.barrier()
     begun = time.monotonic()
-    try:
-        job.barrier()
-    except tutti.Error as e:
-        print(type(e).__name__, e.rank, time.monotonic() - begun < 5)
-""" % "\n".join("    " + line for line in does.split("\n"))
-    said = ranks(2, program, ends={0: status}, timeout=20)
-    assert said[1] == "%s 0 True\n" % error
-    assert ("Traceback" in said[0]) == (status == 1) and "Exception ignored" not in said[0], said[0]
+    for rank in range(1, job.size):
+        try:
+            job.recv(bytearray(1), rank)
+        except tutti.Error as e:
+            print(type(e).__name__, e.rank)
+    print(time.monotonic() - begun < 5)
+else:
+    x = np.zeros(1 << 20, "f4")
+    exec(%r[job.rank - 1][0])
+""" % EXITS
+    said = ranks(1 + len(EXITS), program, ends={i: status for i, (_, status, _) in enumerate(EXITS, 1)}, timeout=30)
+    assert said[0].splitlines() == ["%s %d" % (error, i) for i, (_, _, error) in enumerate(EXITS, 1)] + ["True"]
+    for (does, status, _), text in zip(EXITS, said[1:]):
+        assert ("Traceback" in text) == (status == 1) and "Exception ignored" not in text, (does, text)
 
 
 @shm
