@@ -7,6 +7,7 @@ def test_aio(ranks):
         import os
         import signal
         import threading
+        import time
         import numpy as np
         import tutti
         job = tutti.init()
@@ -55,10 +56,21 @@ def test_aio(ranks):
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(e) for e in results] == [asyncio.CancelledError, tutti.errors.Cancelled]
 
+        # A loop that waits sleeps, also when other operations have ended before.
+        async def idle():
+            waiting = asyncio.ensure_future(exchange_one(job.recv_start(bytearray(8), peer, 103)))
+            await exchange(20)
+            used = time.thread_time()
+            await asyncio.sleep(0.2)
+            used = time.thread_time() - used
+            waiting.cancel()
+            assert used < 0.1, used
+
         async def exchange_one(operation):
             return await operation
 
         asyncio.run(cancelled())
+        asyncio.run(idle())
 
         # Ctrl-C ends the loop, and cancels what its tasks wait for.
         def interrupt(operation):

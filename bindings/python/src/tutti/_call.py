@@ -139,7 +139,6 @@ def forget(job: Any) -> None:
 
 def _after_fork() -> None:
     """The child's first thread may be another one of the parent's, with another hook."""
-    _exceptions.clear()
     _thread.__dict__.clear()
 
 

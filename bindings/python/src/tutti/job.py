@@ -131,8 +131,8 @@ class Job(Group):
     def event_fd(self) -> int:
         """A descriptor that is readable when a started operation may have ended. Read 8 bytes, then look.
 
-        `await operation` and tutti.torch watch the descriptor for edges (EPOLLET), and read nothing. A program that uses
-        them does so, too, as a read may take an end from them.
+        `await operation` and tutti.torch watch the descriptor for edges (EPOLLET), and read nothing. A program that
+        uses them does so, too, as a read may take an end from them.
         """
         return call(lib.tutti_event_fd, self._c)
 
