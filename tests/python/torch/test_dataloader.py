@@ -25,7 +25,7 @@ def main():
     job = tutti.init()
     for how in "fork", "spawn", "forkserver":
         total, forked = torch.zeros(100), 0
-        for batch, flags in DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context=how,
+        for batch, flags in DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context=how,
                                        worker_init_fn=look):
             total += batch.sum(0)
             forked += int(flags.sum())
