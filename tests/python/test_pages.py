@@ -7,8 +7,8 @@ A comment above each block names the program's file:
     <!-- not run: why -->       the program needs what the tests do not have
 
 With TEST_TORCH=1 the programs run that import torch, else the others. Below a line with `$` stands what the line
-prints; lines come in any order, and "..." stands for any lines, or any part of one. A block that is a file in examples/python
-has the path as its name.
+prints; lines come in any order, and "..." stands for any lines, or any part of one. A block that is a file in
+examples/python has the path as its name.
 """
 import os
 import pathlib
