@@ -14,7 +14,8 @@ python=${PYTHON:-$(sed -n 's/^PYTHON = //p' "$build/Makefile")}
 "$python" -c 'import numpy' 2> /dev/null || skip "$python has no numpy (apt install python3-numpy)"
 scratch=$(mktemp -d) || exit 99
 trap 'rm -rf "$scratch"' EXIT
-export PYTHONPATH="$build/bindings/python" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH"
+compat=$here/../../bindings/python/compat/src
+export PYTHONPATH="$build/bindings/python:$compat" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH"
 cd "$scratch" || exit 99
 timeout -k 10 200 "$python" -m pytest -q -p no:cacheprovider --rootdir "$here" --basetemp "$scratch/tmp" --durations 5 \
 	--ignore "$here/torch" "$here"

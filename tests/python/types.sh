@@ -1,5 +1,5 @@
 #!/bin/sh
-# types.sh - mypy over the package, and stubtest over the stub of tutti._native, which make has written.
+# types.sh - mypy over the packages, and stubtest over the stub of tutti._native, which make has written.
 # `./bootstrap check --full` runs this.
 #   types.sh SOURCE-TREE BUILD-TREE
 set -u
@@ -20,6 +20,8 @@ fi
 cd "$build/bindings/python" || exit 99
 export PYTHONPATH=.
 "$tools/bin/mypy" --config-file "$source/bindings/python/pyproject.toml" --cache-dir "$tools/cache" -p tutti || exit 1
+MYPYPATH=$source/bindings/python/compat/src "$tools/bin/mypy" --config-file "$source/bindings/python/pyproject.toml" \
+	--cache-dir "$tools/cache" -p multiverso || exit 1
 "$tools/bin/stubtest" tutti._native || exit 1
 
 # A check that cannot fail checks nothing.
