@@ -349,8 +349,16 @@ def test_job_of_one(ranks):
             job.recv(tutti.own(x.ctypes.data, 8, readonly=True), 0)
         with pytest.raises(ValueError, match="-1 bytes at address 0"):
             tutti.own(0, -1)
+        everyone = job.everyone()
+        with everyone:
+            assert isinstance(everyone, tutti.job.Everyone) and everyone.size == 1
+        assert repr(everyone) == "<tutti.Everyone, rank 0 of 1>" and everyone.rank_of(0) == 0
         del job
         tutti.init().leave()
+        everyone.close()
+        assert repr(everyone) == "<tutti.Everyone, closed>"
+        with pytest.raises(ValueError, match="closed"):
+            everyone.size
         x += 1  # the memory outlives the job
         assert x.sum() == 36 and tutti.version() == tutti.__version__
 

@@ -92,9 +92,9 @@ class Job(Group):
         """True if this rank has joined a job under way: for collectives it is alone until all call `grow`."""
         return bool(call(lib.tutti_late, self._c))
 
-    def everyone(self) -> Group:
+    def everyone(self) -> "Everyone":
         """The handle of all ranks of the job, also of late ones: for windows, tables, messages and `of`."""
-        return Group(lib.tutti_job(self._c), self)
+        return Everyone(self)
 
     def pin(self, i: int = 0) -> None:
         """Pins this thread to the i-th core of the rank; -1: to all of them."""
@@ -182,6 +182,21 @@ def _refuse_handler(signal: int, name: str) -> None:
         raise ValueError("%s of %s: a Python handler has this signal: remove the handler (signal.signal(..., "
                          "signal.SIG_DFL)), or set a variable in it, and call job.leave() in the program"
                          % (name, _signal.Signals(signal).name))
+
+
+class Everyone(Group):
+    """All ranks of a job, also those that join late. The job owns the handle, which ends with the job."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    @property
+    def _handle(self) -> Any:
+        handle = self._job._handle
+        return None if handle is None else lib.tutti_job(handle)
+
+    def close(self) -> None:
+        """Does nothing: the job goes on."""
 
 
 class Watch:
