@@ -288,6 +288,8 @@ def test_bad_input(ranks):
                 ("root 3", lambda: job.broadcast(x, root=3)),
                 ("", lambda: job.of([0, 0], "twice")),
                 ("tag", lambda: job.send(x, 0, tag=-1)),
+                (r"no array has shape \(2, -1\): its numbers are from 0 up", lambda: tutti.empty((2, -1))),
+                ("its bytes below 2", lambda: tutti.empty(2 ** 61)),
                 ("from 0 to 2147483 seconds, or None, and not -5", lambda: tutti.Job(silence=-5)),
         ):
             with pytest.raises(ValueError, match=sentence):
@@ -343,6 +345,7 @@ def test_job_of_one(ranks):
         x = tutti.empty((2, 3), "i8")
         assert x.shape == (2, 3) and x.dtype == "i8" and not x.any() and x.ctypes.data % 4096 == 0
         x[:] = 5
+        assert tutti.empty(()).shape == () and tutti.empty(0).size == 0
         half = tutti.own(x.ctypes.data, 24)
         assert job.allreduce(np.frombuffer(half, "i8")).sum() == 15 and half.nbytes == 24 and not half.readonly
         with pytest.raises(ValueError, match="read-only"):

@@ -1,6 +1,7 @@
 """The job: joining, leaving, memory, and who comes and goes."""
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal as _signal
@@ -279,7 +280,10 @@ def empty(shape: Any, dtype: Any = "float32", group: Optional[Group] = None) -> 
     import numpy
 
     kind = numpy.dtype(numpy.uint16 if str(dtype) == "bfloat16" else dtype)
-    count = int(numpy.prod(shape, dtype=numpy.uint64))
+    sizes = [int(n) for n in numpy.atleast_1d(shape)]
+    count = math.prod(sizes)
+    if min(sizes, default=0) < 0 or count * kind.itemsize >= 2 ** 63:
+        raise ValueError("no array has shape %s: its numbers are from 0 up, and its bytes below 2 ** 63" % (shape,))
     place = ffi.new("void **")
     call(lib.tutti_alloc, group_of(group)._c, max(count * kind.itemsize, 1), -1, place)
     memory = ffi.gc(place[0], lambda p: lib.tutti_free(NULL, p))
