@@ -1315,6 +1315,7 @@ static void go_on_together(struct me *me)
 	else if ((err = tutti_allreduce(group, &sum, &sum, 1, TUTTI_F64, TUTTI_SUM, NULL)) || sum != expected)
 		complain(me, "after the shrink the sum is %g and not %g: %d (%s)", sum, expected, err, tutti_why());
 	tutti_group_timeout(me->job, 0);
+	tutti_group_free(group);
 }
 
 static void leave(struct me *me)
@@ -1376,6 +1377,7 @@ static void program(int rank, void *arg)
 		go_on_together(&me);
 	leave(&me);
 	check_common(&me);
+	tutti_window_close(me.common);
 	hand_back(&me, "common window", me.common_memory, (size_t)me.size * COMMON);
 }
 
