@@ -169,19 +169,25 @@ static struct arena *make(size_t len, bool slab)
 
 /* ---- runs of pages in slabs ---- */
 
-static char *cut(struct arena *a, int pages)
+static int room_in(const struct arena *a, int pages) /* the first page; -1: it has no room */
 {
 	for (int i = 0, room = 0; i < SLAB_PAGES;) {
 		room = a->run[i] ? 0 : room + 1;
 		i += a->run[i] ? a->run[i] : 1;
-		if (room < pages)
-			continue;
-		if (a == arenas.empty)
-			arenas.empty = NULL;
-		a->run[i - pages] = (uint16_t)pages;
-		return a->base + (size_t)(i - pages) * PAGE;
+		if (room == pages)
+			return i - pages;
 	}
-	return NULL;
+	return -1;
+}
+
+static char *cut(struct arena *a, int pages)
+{
+	int at = room_in(a, pages);
+
+	if (a == arenas.empty)
+		arenas.empty = NULL;
+	a->run[at] = (uint16_t)pages;
+	return a->base + (size_t)at * PAGE;
 }
 
 static bool is_empty(const struct arena *a)
@@ -192,17 +198,21 @@ static bool is_empty(const struct arena *a)
 	return true;
 }
 
+/* From the oldest slab with room: which one that is does not depend on addresses, and so a simulated run can be
+ * replayed. */
 static char *take_run(size_t bytes)
 {
-	char *p = NULL;
+	int pages = (int)(bytes / PAGE);
+	struct arena *oldest = NULL;
 
-	for (int i = 0; !p && i < arenas.count; i++)
-		if (arenas.at[i]->slab && arenas.at[i]->fd >= 0)
-			p = cut(arenas.at[i], (int)(bytes / PAGE));
-	if (p)
-		return p;
-	struct arena *a = make(SLAB, true);
-	return a ? cut(a, (int)(bytes / PAGE)) : NULL;
+	for (int i = 0; i < arenas.count; i++) {
+		struct arena *a = arenas.at[i];
+		if (a->slab && a->fd >= 0 && (!oldest || a->serial < oldest->serial) && room_in(a, pages) >= 0)
+			oldest = a;
+	}
+	if (!oldest)
+		oldest = make(SLAB, true);
+	return oldest ? cut(oldest, pages) : NULL;
 }
 
 /* ---- allocations ---- */

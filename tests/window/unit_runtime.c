@@ -2026,6 +2026,26 @@ static void allocate_by_turns(tutti *job)
 	tutti_free(job, p);
 }
 
+static uint64_t arena_of(const void *p) { return tt_arena_of(p, 1, &(struct tt_mem){ 0 }); }
+
+/* Not from the one with the lowest address: simulated runs, which pin arenas, can be replayed. */
+static void allocate_from_oldest(tutti *job)
+{
+	enum { HALF = 1 << 20, HALVES = 16, LATE = 9 }; /* new slabs lie at falling addresses, but for the first ones */
+	void *p[HALVES], *again;
+
+	for (int i = 0; i < HALVES; i++)
+		CHECK(tutti_alloc(job, HALF, -1, &p[i]) == 0);
+	uint64_t oldest = arena_of(p[LATE]);
+	CHECK(oldest && oldest < arena_of(p[HALVES - 1]));
+	for (int i = LATE; i < HALVES; i += 2)
+		tutti_free(job, p[i]);
+	CHECK(tutti_alloc(job, HALF, -1, &again) == 0 && arena_of(again) == oldest);
+	tutti_free(job, again);
+	for (int i = 0; i < HALVES; i += i < LATE - 1 ? 1 : 2)
+		tutti_free(job, p[i]);
+}
+
 /* Half of the files are left to the program. */
 static void allocate_many(tutti *job)
 {
@@ -2054,6 +2074,7 @@ static void allocate_many(tutti *job)
 static void program_alone(tutti *job)
 {
 	allocate_by_turns(job);
+	allocate_from_oldest(job);
 	allocate_many(job);
 }
 
