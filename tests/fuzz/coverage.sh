@@ -8,8 +8,7 @@ least=80
 source_tree=$(cd "$1" && pwd) build_tree=$(cd "$2" && pwd) || exit 2
 work=$build_tree/coverage-build
 
-# What parses bytes of others: a file, and which of its functions; without any, all that has code. The list lacks
-# runtime/message/receive.c and send.c: no fuzz target calls tutti_send or tutti_recv, so the corpus reaches no match.
+# What parses bytes of others: a file, and which of its functions; without any, all that has code.
 parsers='
 transport/frame.h
 runtime/base/pack.h
@@ -46,6 +45,8 @@ runtime/table/switch.c tt_table_take_switch tt_table_take_switched
 runtime/table/io_thread.c server_of find answered tt_table_filed begin take_order tt_table_file
 runtime/table/load.c tt_load_forget tt_load_read tt_load_take
 runtime/table/quiesce.c tt_shard_wait take_again
+runtime/message/receive.c take_head store_message find_receive find_kept receive_kept fetch_offer end_fetch tt_msg_take_send tt_msg_take_offer
+runtime/message/send.c tt_msg_take_credit tt_msg_take_taken
 runtime/collective/transfer.c may_go_by_message take_start take_piece take_chunk pull_transfer take_key push_transfer
 runtime/collective/model.c measure answer hear'
 

@@ -16,6 +16,8 @@ struct part { /* one rank's share of it all */
 	tutti_op ops[COLLECTIVES], one_sided;
 	bool started[COLLECTIVES], puts;
 	float *vectors[COLLECTIVES];
+	tutti_op receive;           /* of a message from any rank */
+	uint8_t *letter;
 	bool checked;               /* an honest one has got on with the other honest one */
 	int count;
 };
@@ -63,8 +65,15 @@ static int call(struct part *p, int i)
 	}
 }
 
+static void receive(struct part *p)
+{
+	if (tutti_test(&p->receive) != -EINPROGRESS)
+		tutti_recv(p->job, -1, 0, p->letter, LONG, NULL, &p->receive);
+}
+
 static void start_next(struct part *p)
 {
+	receive(p);
 	if (p->count < COLLECTIVES) {
 		p->started[p->count] = !call(p, p->count);
 		p->count++;
@@ -100,6 +109,7 @@ static void open_part(struct part *p)
 		tt_settings_set(&p->job->job->settings, TT_ALLREDUCE, deed & 16 ? "rabenseifner" : "ring", "test");
 	p->group = p->job;
 	p->memory = fuzz_fenced(WINDOW);
+	p->letter = fuzz_fenced(LONG);
 	FUZZ_CHECK(!tutti_window_open(p->job, "w", p->memory, WINDOW, &p->window), "a window opens");
 }
 
@@ -110,22 +120,29 @@ static void close_part(struct part *p)
 			tutti_cancel(&p->ops[i]);
 	if (p->puts && tutti_wait(&p->one_sided, 1) == -ETIMEDOUT)
 		tutti_cancel(&p->one_sided);
+	tutti_cancel(&p->receive);
 	tutti_window_close(p->window);
 	tutti_leave(p->job);
 	for (int i = 0; i < p->count; i++)
 		free(p->vectors[i]);
 	fuzz_free_fenced(p->memory, WINDOW);
+	fuzz_free_fenced(p->letter, LONG);
 }
 
 /* ---- rank 2's library at work ---- */
 
-static void use_window(struct part *p, unsigned what)
+static void use_window(struct part *p, unsigned what) /* or send a message, a short one or one that is fetched */
 {
 	static uint64_t word;
+	static uint8_t letter[LONG];
 	int to = what & 1;
 
 	if (!p->window || (p->puts && tutti_test(&p->one_sided) == -EINPROGRESS))
 		return;
+	if (what & 8) {
+		p->puts = !tutti_send(p->job, to, 0, letter, what & 16 ? LONG : 40, &p->one_sided);
+		return;
+	}
 	switch (what >> 1 & 3) {
 	case 0: p->puts = !tutti_put_notify(p->window, to, 8, &word, 8, 3, &p->one_sided); break;
 	case 1: p->puts = !tutti_get(p->window, to, 16, &word, 8, &p->one_sided); break;
