@@ -19,7 +19,7 @@ from .._call import ffi, lib
 from ..group import _need
 from .membership import Membership
 from .rendezvous import enter
-from .work import Work
+from .work import Work, untraced
 
 
 Moves = List[Callable[[], Any]]
@@ -135,6 +135,7 @@ def _list(tensors: Any) -> List[Tensor]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
+@untraced
 class Collectives:
     """What ProcessGroup and Backend have in common. torch gives lists of one tensor, and the options of the call."""
 

@@ -24,6 +24,20 @@ def _value(future: Any) -> Any:
     return value
 
 
+def untraced(cls: Any) -> Any:
+    """Keeps torch.compile out of the methods of a class, which torch's C++ calls while a compiled program runs.
+
+    torch.compiler.disable would do so, and would import the compiler, which takes seconds.
+    """
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP  # the method, and what it calls
+        for code in [f.__code__ for f in vars(cls).values() if hasattr(f, "__code__")]:
+            frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+    return cls
+
+
+@untraced
 class Work(_Work):  # type: ignore[misc]
     """A collective or a message under way.
 
