@@ -43,6 +43,9 @@ function tutti.init(options)
    return default
 end
 
+-- The default job if it was joined, else nil.
+function tutti.current() return default and rawget(default, 'c') ~= nil and default or nil end
+
 function tutti.version() return ffi.string(lib.tutti_version()) end
 
 -- The alpha that the paper on elastic averaging recommends, and the largest stable one in turns.

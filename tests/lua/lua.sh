@@ -11,7 +11,8 @@ skip() { echo "SKIPPED: $*"; exit 77; }
 [ -f "$build/bindings/lua/uninstalled/tutti/paths.lua" ] || skip "$build has no bindings/lua: run make first"
 command -v luajit > /dev/null || skip "luajit is missing (apt install luajit)"
 busted=$(command -v busted) || skip "busted is missing (apt install lua-busted)"
-export LUA_PATH="$source/bindings/lua/?.lua;$source/bindings/lua/?/init.lua;$build/bindings/lua/uninstalled/?.lua;$here/?.lua;;"
+modules=$source/bindings/lua
+export LUA_PATH="$modules/?.lua;$modules/?/init.lua;$build/bindings/lua/uninstalled/?.lua;$here/?.lua;;"
 luajit "$busted" --version > /dev/null 2>&1 || skip "busted does not run under luajit (apt install lua-busted)"
 [ -f "$build/.libs/libtutti.so.0" ] || skip "this build has no shared library"
 grep -q "^SANITIZE_FLAGS = ." "$build/Makefile" && skip "luajit cannot load a library with sanitizers"

@@ -27,11 +27,12 @@ local function config_of(options)
    c.timeout_ms = options.timeout and call.milliseconds(options.timeout) or 0
    local new = options.boot and not options.rank and not options.ranks
    c.rank = new and lib.TUTTI_NEW_RANK or options.rank or 0
-   c.ranks, c.newcomers = options.ranks or 0, options.newcomers or 0
+   c.ranks, c.newcomers = options.ranks or new and 1 or 0, options.newcomers or 0
    return c, hold
 end
 
 local job = {}
+local open = setmetatable({}, { __mode = 'k' })
 
 -- Joins. Without options everything comes from the launcher: tutti run, srun, torchrun, mpirun; without a launcher the
 -- process is a job of one. Options: file, node, transports ("shm,tcp"), secret, boot ("HOST:PORT" of rank 0) with rank
@@ -44,8 +45,15 @@ function job.join(options)
    hold.config = nil
    local joined = handle.new(Job, place[0], lib.tutti_leave)
    rawset(joined, 'job', joined)
+   open[joined] = true
    return joined
 end
+
+-- Leaves all jobs of this process, for one that ends without the end of Lua. Those of its parent are not its own.
+function job.leave_all()
+   for joined in pairs(open) do joined:leave() end
+end
+function job.forget_all() open = setmetatable({}, { __mode = 'k' }) end
 
 -- Leaves: finishes what was started, and tells the others. Harmless twice. The end of Lua does it too.
 Job.leave = handle.close

@@ -5,7 +5,7 @@ local ffi = require 'ffi'
 local function places()
    local ok, paths = pcall(require, 'tutti.paths')
    if ok then return paths end
-   local ask = io.popen('pkg-config --variable=libdir tutti 2> /dev/null; pkg-config --variable=prefix tutti 2> /dev/null')
+   local ask = io.popen('for v in libdir prefix; do pkg-config --variable=$v tutti 2> /dev/null; done')
    local libdir, prefix = ask:read('*l', '*l')
    ask:close()
    return {

@@ -1,0 +1,2 @@
+-- Refused by name: libipc says why.
+return require('libipc').BackgroundTaskPool

@@ -1,0 +1,222 @@
+-- Servers and clients: a server is rank 0 of a job that it begins alone; its clients join as new ranks. A message is a
+-- value as a string; of a tensor it is its head, and then its elements, which are not packed.
+local tutti = require 'tutti'
+local surface = require 'tutti.surface'
+local pack = require 'ipc.pack'
+local posix = require 'ipc.posix'
+local link = {}
+
+local VALUE, ELEMENTS = 0, 1 -- tags
+link.TREE = 2                -- ipc.Tree's
+
+local EMPTY = require('ffi').new('char[0]')
+local CONNECT_SECONDS = 300
+
+-- ---- one peer ----
+
+-- `all` names all ranks of the job; rank is the peer's.
+local Peer = {}
+Peer.__index = Peer
+
+local function new_peer(all, rank) return setmetatable({ all = all, rank = rank }, Peer) end
+
+function Peer:send(value)
+   if surface.is_tensor(value) then
+      self.all:send('t' .. pack.head(value), self.rank, VALUE)
+      if value:nElement() > 0 then self.all:send(value:contiguous(), self.rank, ELEMENTS) end
+   else
+      self.all:send('v' .. pack.encode(value), self.rank, VALUE)
+   end
+end
+
+-- The elements of a tensor with this head come into `into`, else into a new tensor. Of another size or type they are
+-- taken, and it is an error.
+local function take_elements(peer, head, into)
+   local fits = into and pack.head(into) == head
+   local room = (fits and into:isContiguous()) and into or pack.tensor(head)
+   if room:nElement() > 0 then peer.all:recv(room, peer.rank, ELEMENTS) end
+   if into and not fits then
+      error(('recv: a tensor "%s" has come, and the one to receive into is "%s": type and sizes must match'):format(
+         head, pack.head(into)), 0)
+   end
+   if into and room ~= into then into:copy(room) end
+   return into or room
+end
+
+local function decoded(peer, message, into)
+   local kind, body = message:sub(1, 1), message:sub(2)
+   if kind == 't' then return take_elements(peer, body, into) end
+   local value = pack.decode(body)
+   if into then error('recv: a ' .. type(value) .. ' has come, and no tensor to receive into the given one', 0) end
+   return value
+end
+
+-- The next message; a tensor comes into `into` if one is given.
+function Peer:recv(into) return decoded(self, self.all:recv_string(self.rank, VALUE), into) end
+
+-- The next message if one is there, else nil.
+function Peer:recvAsync(into)
+   self.look = self.look or self.all:recv_start(EMPTY, self.rank, VALUE)
+   if not self.look:done() then return nil end
+   local failure = self.look:failure()
+   self.look = nil
+   if failure and failure.name ~= 'EMSGSIZE' then error(failure, 0) end
+   return self:recv(into)
+end
+
+-- Names that the program gives to its side of the connection.
+function Peer:tag(tag)
+   if tag ~= nil then self.label = tag end
+   return self.label
+end
+function Peer:id(id)
+   if id ~= nil then self.number = id end
+   return self.number
+end
+
+function Peer:address()
+   local peer = self.all:peer(self.rank)
+   return peer.address:match('^(.*):%d+$') or peer.host
+end
+
+local function net_stats(all, rank)
+   local sent, got = all:stats('send', rank), all:stats('recv', rank)
+   return { num_sends = sent.ops, num_bytes_sent = sent.bytes, num_recvs = got.ops, num_bytes_received = got.bytes }
+end
+function Peer:netStats() return net_stats(self.all, self.rank) end
+
+-- A client's connection ends its job; a server's forgets the client.
+function Peer:close()
+   if self.forget then self.forget(self) end
+   if self.job then self.job:leave() end
+end
+
+-- ---- a server ----
+
+local Server = {}
+Server.__index = Server
+
+local function remove(list, rank)
+   for i, peer in ipairs(list) do
+      if peer.rank == rank then return table.remove(list, i) end
+   end
+end
+
+-- Takes in who has come and gone since.
+local function look(server)
+   for change in function() return server.job:next_change() end do
+      if change.what == 'joined' then
+         local peer = new_peer(server.all, change.rank)
+         peer.forget = function() remove(server.peers, change.rank) end
+         server.peers[#server.peers + 1] = peer
+      else
+         remove(server.peers, change.rank)
+      end
+   end
+end
+link.look = look
+
+local function tagged(server, tag)
+   local list = {}
+   for _, peer in ipairs(server.peers) do
+      if tag == nil or peer.label == tag then list[#list + 1] = peer end
+   end
+   return list
+end
+
+-- Waits until n clients have connected.
+function link.await(server, n)
+   local deadline = os.time() + CONNECT_SECONDS
+   look(server)
+   while #server.peers < n do
+      if os.time() > deadline then
+         local sentence = 'ipc.server %s: %d of %d clients have connected within %d seconds'
+         error(sentence:format(server.where, #server.peers, n, CONNECT_SECONDS), 0)
+      end
+      posix.readable(server.news, 100)
+      look(server)
+   end
+end
+
+-- clients(n, f, tag): waits until n clients have connected, then calls f(client) for each, in the order in which they
+-- came. clients(f, tag): for those that are there.
+function Server:clients(n, f, tag)
+   if type(n) == 'function' then n, f, tag = 0, n, f end
+   link.await(self, n)
+   for _, peer in ipairs(tagged(self, tag)) do f(peer) end
+end
+
+function Server:broadcast(value, tag)
+   look(self)
+   for _, peer in ipairs(tagged(self, tag)) do peer:send(value) end
+end
+
+-- The first message to come from any client (of this tag), and the client.
+function Server:recvAny(tag)
+   look(self)
+   if tag ~= nil then
+      while true do
+         for _, peer in ipairs(tagged(self, tag)) do
+            local value = peer:recvAsync()
+            if value ~= nil then return value, peer end
+         end
+         posix.sleep(1)
+         look(self)
+      end
+   end
+   local info = self.all:probe(nil, VALUE)
+   look(self)
+   for _, peer in ipairs(self.peers) do
+      if peer.rank == info.rank then return peer:recv(), peer end
+   end
+   local peer = new_peer(self.all, info.rank) -- it has left since
+   return peer:recv(), peer
+end
+
+function Server:netStats() return net_stats(self.all, nil) end
+function Server:close() self.job:leave() end
+
+-- A server of a job that exists: rank 0 of it.
+local function new_server(job, where)
+   local server = setmetatable({ job = job, where = where, peers = {}, news = job:watch() }, Server)
+   server.all = job:everyone()
+   server.all:timeout(nil) -- a message may be long in coming; a peer that dies is noticed all the same
+   return server
+end
+
+local function arguments(host, port)
+   if type(host) == 'number' then host, port = nil, host end
+   return host or '127.0.0.1', port
+end
+
+-- Begins a server; returns it and its port. port nil: a free one.
+function link.server(host, port)
+   local job, where
+   host, port = arguments(host, port)
+   local given = port
+   for try = 1, 20 do
+      port = given or posix.free_port()
+      where = ('%s:%d'):format(host, port)
+      local ok, result = pcall(tutti.join, { boot = where, rank = 0, ranks = 1, newcomers = 4096 })
+      if ok then
+         job = result
+         break
+      end
+      if given or try == 20 or not tutti.is_error(result) or result.name ~= 'EADDRINUSE' then error(result, 0) end
+   end
+   return new_server(job, where), port
+end
+
+-- Connects to a server, and waits for one.
+function link.client(host, port)
+   host, port = arguments(host, port)
+   local job = tutti.join({ boot = ('%s:%d'):format(host, port) })
+   local peer = new_peer(job:everyone(), 0)
+   peer.all:timeout(nil)
+   peer.job = job
+   return peer
+end
+
+surface.plain_all(Peer)
+surface.plain_all(Server)
+return link

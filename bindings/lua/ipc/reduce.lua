@@ -1,0 +1,325 @@
+-- allReduce and scatter of a tree, over a group of Tutti. Values are numbers, tensors, or nested tables of these.
+--
+-- Each call begins with one small gather: what each node brings. So nodes that bring different things all get an error,
+-- and nobody waits for ever. A sum of tensors is an allreduce. For any other function node 1 takes the tensors of the
+-- other nodes, one at a time, folds them in the order of the nodes, and gives the result to all.
+local ffi = require 'ffi'
+local memory = require 'tutti.memory'
+local pack = require 'ipc.pack'
+local is_sum = require 'ipc.sum'
+local surface = require 'tutti.surface'
+local reduce = {}
+
+local FOLD = 3 -- the tag of what node 1 folds
+local is_tensor = surface.is_tensor
+
+-- ---- leaves ----
+
+local function is_box(value) return type(value) ~= 'table' or is_tensor(value) end
+
+-- The leaves of a table: what each is, and the functions that get and set it.
+local function leaves_of(box)
+   local list = {}
+   local values = {}
+   surface.walk(box, function(v) values[#values + 1] = v end)
+   for i, v in ipairs(values) do list[i] = { value = v, tensor = is_tensor(v) } end
+   return list
+end
+
+local function put_back(box, list)
+   local i = 0
+   surface.walk(box, function()
+      i = i + 1
+      return list[i].value
+   end)
+end
+
+local function strides_of(t)
+   if t.stride == nil then return '' end
+   local s = {}
+   for d = 1, t:dim() do s[d] = t:stride(d) end
+   return table.concat(s, ' ')
+end
+
+-- A text of what all leaves are, which is the same on all nodes.
+local function shape_of(list)
+   local out = {}
+   for i, leaf in ipairs(list) do
+      out[i] = leaf.tensor and pack.head(leaf.value) .. ' by ' .. strides_of(leaf.value) or type(leaf.value)
+   end
+   return table.concat(out, ', ')
+end
+
+local function hash_of(s)
+   local h = 5381
+   for i = 1, #s do h = (h * 33 + s:byte(i)) % 2 ^ 45 end
+   return h
+end
+
+-- ---- what all nodes bring ----
+
+local CALLS = { allReduce = 1, scatter = 2 }
+local WORDS = 5 -- of a node: the call, whether it is finished, whether the function is a sum, leaves, hash
+
+-- Returns how many nodes are finished, and whether all functions are sums.
+local function agree(tree, call, finished, sum, list, problem)
+   local size = tree.group:size()
+   local mine, all = ffi.new('double[?]', WORDS), ffi.new('double[?]', WORDS * size)
+   local shape = shape_of(list)
+   mine[0], mine[1], mine[2], mine[3], mine[4] = problem and 0 or CALLS[call], finished and 1 or 0, sum and 1 or 0,
+      #list, hash_of(shape)
+   tree.group:allgather(mine, all)
+   if problem then error(problem, 0) end
+   local done, sums = 0, 0
+   for node = 0, size - 1 do
+      local its = all + node * WORDS
+      if its[0] ~= mine[0] then
+         error(('%s: node %d %s'):format(call, node + 1, its[0] == 0 and 'has refused its value, and says why' or
+                                         'calls another function of the tree'), 0)
+      end
+      if its[3] ~= mine[3] or its[4] ~= mine[4] then
+         local sentence = '%s: node %d gives %d values of other sizes, strides or types than node %d, which gives %d (%s)'
+         error(sentence:format(call, node + 1, its[3], tree.nodeIndex, #list, shape:sub(1, 100)), 0)
+      end
+      done, sums = done + its[1], sums + its[2]
+   end
+   return done, sums == size
+end
+
+local function problem_of(call, list)
+   for _, leaf in ipairs(list) do
+      if leaf.tensor then
+         local ok, why = pcall(memory.kind_of, leaf.value)
+         if not ok then return tostring(why) end
+      elseif call == 'allReduce' and type(leaf.value) ~= 'number' then
+         return ('allReduce of a %s: values are numbers, tensors, and tables of these'):format(type(leaf.value))
+      end
+   end
+end
+
+-- ---- dense memory ----
+
+-- Calls f with a tensor without gaps that has the elements of t, and copies them back.
+local function dense(t, f)
+   local c = t:isContiguous() and t or t:contiguous()
+   f(c)
+   if c ~= t then t:copy(c) end
+end
+
+local function broadcast(group, t)
+   if t:nElement() > 0 then dense(t, function(c) group:broadcast(c, 0) end) end
+end
+
+-- ---- sums ----
+
+local function sum_tensors(group, list)
+   local kinds = {}
+   for _, leaf in ipairs(list) do
+      if leaf.tensor and leaf.value:nElement() > 0 then
+         local kind = memory.kind_of(leaf.value)
+         kinds[kind] = kinds[kind] or {}
+         table.insert(kinds[kind], { leaf.value, leaf.value:contiguous() })
+      end
+   end
+   for _, kind in ipairs({ 'byte', 'char', 'double', 'float', 'half', 'int', 'long' }) do
+      local tensors = {}
+      for i, pair in ipairs(kinds[kind] or {}) do tensors[i] = pair[2] end
+      if #tensors > 0 then group:allreduce(tensors, 'sum') end
+      for _, pair in ipairs(kinds[kind] or {}) do
+         if pair[1] ~= pair[2] then pair[1]:copy(pair[2]) end
+      end
+   end
+end
+
+-- The numbers of all nodes, in a matrix; nil if there are none.
+local function gather_numbers(group, list)
+   local n = 0
+   for _, leaf in ipairs(list) do
+      if not leaf.tensor then n = n + 1 end
+   end
+   if n == 0 then return nil, 0 end
+   local mine, all, at = ffi.new('double[?]', n), ffi.new('double[?]', n * group:size()), 0
+   for _, leaf in ipairs(list) do
+      if not leaf.tensor then
+         mine[at] = leaf.value
+         at = at + 1
+      end
+   end
+   return group:allgather(mine, all), n
+end
+
+local function fold_number(f, all, n, at, size)
+   local value = all[at]
+   for node = 1, size - 1 do value = f(value, all[node * n + at]) end
+   return value
+end
+
+local function plus(a, b) return a + b end
+
+local function sum_numbers(group, list)
+   local all, n = gather_numbers(group, list)
+   local at, size = 0, group:size()
+   for _, leaf in ipairs(list) do
+      if not leaf.tensor then
+         leaf.value = fold_number(plus, all, n, at, size)
+         at = at + 1
+      end
+   end
+end
+
+-- ---- any function ----
+
+local function same_memory(a, b) return a == b or ffi.cast('char *', a:data()) == ffi.cast('char *', b:data()) end
+
+-- On node 1: the tensors of all nodes, folded. Goes on receiving after an error of f, which it returns.
+local function fold_tensor(group, f, mine)
+   local value, room, failure = mine, nil, nil
+   local big = memory.readable(mine:contiguous()).bytes > 2 ^ 20
+   for node = 1, group:size() - 1 do
+      room = room or pack.tensor(pack.head(mine))
+      if room:nElement() > 0 then group:recv(room, node, FOLD) end
+      local ok, given
+      if not failure then
+         ok, given = pcall(f, value, room)
+         if ok then value = given == nil and value or given else failure = tostring(given) end
+      end
+      if is_tensor(value) and value:nElement() > 0 and same_memory(value, room) then room = nil end
+      given = nil
+      if big then collectgarbage() end -- else results that are dropped pile up
+   end
+   if not failure and not is_tensor(value) then failure = 'it has returned a ' .. type(value) .. ' for two tensors' end
+   return value, failure
+end
+
+local function fold_here(group, f, list, all, n)
+   local at, failure = 0, nil
+   for _, leaf in ipairs(list) do
+      if leaf.tensor then
+         local value, why = fold_tensor(group, f, leaf.value)
+         failure = failure or why
+         if not failure and value ~= leaf.value then leaf.value:copy(value) end
+      elseif not failure then
+         local ok, value = pcall(fold_number, f, all, n, at, group:size())
+         if ok and type(value) ~= 'number' then
+            ok, value = false, 'it has returned a ' .. type(value) .. ' for two numbers'
+         end
+         if ok then leaf.value = value else failure = tostring(value) end
+         at = at + 1
+      end
+   end
+   return failure
+end
+
+local function send_tensors(group, list)
+   for _, leaf in ipairs(list) do
+      if leaf.tensor and leaf.value:nElement() > 0 then group:send(leaf.value:contiguous(), 0, FOLD) end
+   end
+end
+
+-- A string of node 1, on all nodes.
+local function broadcast_string(group, s)
+   local length = ffi.new('int64_t[1]', s and #s or 0)
+   group:broadcast(length, 0)
+   local n = tonumber(length[0])
+   if n == 0 then return '' end
+   local room = ffi.new('char[?]', n, s or '')
+   if s then ffi.copy(room, s, n) end
+   group:broadcast(room, 0)
+   return ffi.string(room, n)
+end
+
+local function fold(tree, f, list)
+   local group, failure = tree.group, nil
+   local root = group:rank() == 0
+   local all, n = gather_numbers(group, list)
+   if root then failure = fold_here(group, f, list, all, n) else send_tensors(group, list) end
+   local said = broadcast_string(group, root and (failure or ''))
+   if said ~= '' then error('allReduce: the function has failed on node 1: ' .. said, 0) end
+   local numbers = ffi.new('double[?]', math.max(n, 1))
+   local at = 0
+   for _, leaf in ipairs(list) do
+      if leaf.tensor then broadcast(group, leaf.value) else numbers[at], at = leaf.value, at + 1 end
+   end
+   if n == 0 then return end
+   group:broadcast(numbers, 0)
+   at = 0
+   for _, leaf in ipairs(list) do
+      if not leaf.tensor then leaf.value, at = numbers[at], at + 1 end
+   end
+end
+
+-- ---- the two calls ----
+
+local function has_short(list)
+   for _, leaf in ipairs(list) do
+      if leaf.tensor and memory.kind_of(leaf.value) == 'short' then return true end
+   end
+end
+
+-- One round; returns how many nodes are not finished.
+local function round(tree, box, f, finished, problem)
+   local list = leaves_of(box)
+   problem = problem or problem_of('allReduce', list)
+   local sum = not problem and is_sum(f) and not has_short(list)
+   local done, sums = agree(tree, 'allReduce', finished, sum, problem and {} or list, problem)
+   if sums then
+      sum_tensors(tree.group, list)
+      sum_numbers(tree.group, list)
+   else
+      fold(tree, f, list)
+   end
+   put_back(box, list)
+   return tree.group:size() - done
+end
+
+-- allReduce(value, f, zero) returns the value and how many nodes are not finished. With zero this node is finished:
+-- zero(v, i) makes each leaf of its last value that of a node without a part, until all nodes are finished.
+function reduce.all_reduce(tree, value, f, zero)
+   local boxed = is_box(value)
+   local box = value
+   if boxed then box = { value } end
+   local problem
+   if zero then
+      if boxed and value == nil then box, boxed = tree.last or {}, tree.last_boxed end
+      if next(box) == nil then
+         problem = 'allReduce(nil, f, zero): this node has reduced no value before: give a value of the others\' size'
+      end
+   else
+      tree.last, tree.last_boxed = box, boxed
+   end
+   local live
+   repeat
+      local i = 0
+      if zero then
+         surface.walk(box, function(v)
+            i = i + 1
+            return zero(v, i)
+         end)
+      end
+      live = round(tree, box, f, zero ~= nil, problem)
+   until not zero or live == 0
+   if boxed then return box[1], live end
+   return box, live
+end
+
+-- scatter(value): node 1's value, on all nodes; tensors in place.
+function reduce.scatter(tree, value)
+   local boxed = is_box(value)
+   local box = boxed and { value } or value
+   local list = leaves_of(box)
+   local _ = agree(tree, 'scatter', false, false, list, problem_of('scatter', list))
+   local rest = {}
+   for i, leaf in ipairs(list) do
+      if leaf.tensor then broadcast(tree.group, leaf.value) else rest[i] = leaf.value end
+   end
+   local root = tree.group:rank() == 0
+   rest = pack.decode(broadcast_string(tree.group, root and pack.encode(rest)))
+   for i, leaf in ipairs(list) do
+      if not leaf.tensor then leaf.value = rest[i] end
+   end
+   put_back(box, list)
+   if boxed then return box[1] end
+   return box
+end
+
+return reduce

@@ -1,0 +1,1 @@
+return { walkTable = require('tutti.surface').walk }

@@ -1,0 +1,36 @@
+-- libipc: torch-ipc's servers, clients and maps, over Tutti. Workers are processes, and not threads.
+local link = require 'ipc.link'
+local map = require 'ipc.map'
+local posix = require 'ipc.posix'
+local surface = require 'tutti.surface'
+
+local ipc = surface.plain_all({ server = link.server, client = link.client, map = map })
+
+function ipc.getpid() return posix.C.getpid() end
+function ipc.getppid() return posix.C.getppid() end
+
+-- Returns 0 in the new process, and its number in this one. A process of its own joins jobs of its own.
+function ipc.fork()
+   io.stdout:flush()
+   local pid = posix.C.fork()
+   if pid < 0 then posix.fail('ipc.fork') end
+   return pid
+end
+
+-- Waits for a process that fork has made; returns its number and its exit status.
+function ipc.waitpid(pid)
+   local status = require('ffi').new('int[1]')
+   if posix.C.waitpid(pid, status, 0) < 0 then posix.fail('ipc.waitpid') end
+   return pid, math.floor(status[0] / 256) % 256
+end
+
+-- These share memory between threads, and here are none.
+for _, name in ipairs({ 'workqueue', 'channel', 'mutex', 'sharedtable', 'marshal', 'spawn', 'flock', 'BackgroundTask',
+                        'BackgroundTaskPool' }) do
+   ipc[name] = function()
+      error(('ipc.%s is for threads, and this libipc runs processes: '
+             .. 'use ipc.map with ipc.server and ipc.client'):format(name), 2)
+   end
+end
+
+return ipc
