@@ -134,6 +134,41 @@ if [ -e "$libdir/libtutti.so" ]; then
 	echo "exported: $(wc -l < "$work/names") names"
 fi
 
+# Multiverso's C functions: a program from C and C++, and the exported names are those of the header.
+cat > "$work/user.c" << 'end'
+#include <multiverso/c_api.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+	float x[2] = { 1, 2 };
+	TableHandler table;
+
+	MV_Init(&argc, argv);
+	MV_NewArrayTable(2, &table);
+	MV_AddArrayTable(table, x, 2);
+	MV_GetArrayTable(table, x, 2);
+	if (x[1] == 2 && !*MV_LastError())
+		puts("%VERSION%");
+	MV_ShutDown();
+	return 0;
+}
+end
+sed -i "s/%VERSION%/$version/" "$work/user.c"
+cp "$work/user.c" "$work/user.cc"
+if [ -e "$libdir/libmultiverso.so" ]; then
+	# shellcheck disable=SC2086
+	try "libmultiverso, C" ${CC:-cc} -std=c11 -pedantic -Wall -Wextra -Werror -o "$work/user" "$work/user.c" \
+		-lmultiverso $flags
+	# shellcheck disable=SC2086
+	[ -z "$cxx" ] || try "libmultiverso, C++" $cxx -std=c++11 -pedantic -Wall -Wextra -Werror -o "$work/user" \
+		"$work/user.cc" -lmultiverso $flags
+	nm -D --defined-only "$libdir/libmultiverso.so" | awk '{ print $NF }' | sort > "$work/names"
+	sed -n 's/^[a-z].*[ *]\(MV_[A-Za-z]*\)(.*/\1/p' "$(find "$dest" -name multiverso.h)" | sort > "$work/declared"
+	[ "$(wc -l < "$work/declared")" -eq 18 ] || fail "multiverso.h declares $(wc -l < "$work/declared") functions, not 18"
+	cmp "$work/names" "$work/declared" || fail "libmultiverso.so does not export what multiverso.h declares"
+fi
+
 # The bare declarations are where pkg-config says, and are those of the header that is installed.
 cdef=$(pkg-config --variable=declarations tutti)
 [ -f "$cdef" ] || cdef=$dest$cdef # not every pkg-config puts the sysroot before a variable

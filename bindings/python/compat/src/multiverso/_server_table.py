@@ -63,9 +63,15 @@ class ServerTable:
         return np.asarray(_Result(memory, self._spare))
 
     def settle(self) -> None:
-        """Waits for the started adds, and raises the error of the first add that failed."""
+        """Waits for all started adds, and raises the error of the first add that failed."""
+        error: Optional[tutti.Error] = None
         while self._adds:
-            self._end_first()
+            try:
+                self._end_first()
+            except tutti.Error as e:
+                error = error or e
+        if error is not None:
+            raise error
 
     def _end_first(self) -> None:
         first = self._adds[0]

@@ -21,16 +21,24 @@ class Session:
         return self.tables[-1]
 
     def settle(self) -> None:
-        """Waits for all started adds."""
+        """Waits for all started adds, and raises the first error."""
+        error: Optional[tutti.Error] = None
         for table in self.tables:
-            table.settle()
+            try:
+                table.settle()
+            except tutti.Error as e:
+                error = error or e
+        if error is not None:
+            raise error
 
     def finish(self) -> None:
-        """Ends the adds of this worker. In sync mode the other workers' gets no longer wait for this worker."""
-        self.settle()
-        for table in self.tables:
-            table.finish()
-        self.job.barrier()
+        """Ends the adds of this worker, and waits for all ranks. Gets of others no longer wait for this worker."""
+        try:
+            self.settle()
+        finally:
+            for table in self.tables:
+                table.finish()
+            self.job.barrier()
 
     def close(self) -> None:
         """Closes the tables, and leaves the job."""
@@ -80,8 +88,10 @@ def shutdown() -> None:
 
 def barrier() -> None:
     """Waits until every rank calls it. The adds of all ranks are then applied."""
-    session().settle()
-    session().job.barrier()
+    try:
+        session().settle()
+    finally:
+        session().job.barrier()  # others wait for this rank
 
 
 def workers_num() -> int:

@@ -1,0 +1,2 @@
+/* c_api.h - the name under which Multiverso has its C functions */
+#include <multiverso.h>
