@@ -1,4 +1,5 @@
 """Each collective by tutti, and by gloo or by hand: the same numbers."""
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -207,7 +208,22 @@ def objects():
         assert out == [rank]
 
 
-for check in (reductions, moves, sizes_that_differ, whole_tensors, strides, messages, works, objects):
+def refused():
+    """A list with too few or too many tensors is refused: with too few, the bytes of other ranks have no place."""
+    memory = torch.zeros(2 * size)
+    pieces, x = list(memory[:size].split(1)), torch.ones(1)
+    for call in (lambda n: dist.all_gather(n, x), lambda n: dist.reduce_scatter(x, n),
+                 lambda n: dist.all_to_all(n, pieces), lambda n: dist.all_to_all(pieces, n),
+                 lambda n: dist.gather(x, n, dst=rank), lambda n: dist.scatter(x, n, src=rank)):
+        for wrong in pieces[1:], pieces + [torch.zeros(1)]:
+            with pytest.raises(ValueError, match="list of .* has %d tensors, and the group has" % len(wrong)):
+                call(wrong)
+    with pytest.raises(ValueError, match="rows of all_to_all_single are no"):
+        dist.all_to_all_single(torch.zeros(4, size + 1).t(), torch.zeros(size + 1, 4))
+    assert memory.eq(0).all()
+
+
+for check in (reductions, moves, sizes_that_differ, whole_tensors, strides, messages, works, objects, refused):
     check()
 dist.barrier()
 dist.group.WORLD.monitored_barrier()

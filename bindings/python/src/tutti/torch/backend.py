@@ -110,6 +110,12 @@ def _joined_output(tensors: Sequence[Tensor], moves: Moves) -> Tensor:
     return flat
 
 
+def _need_tensors(tensors: Sequence[Tensor], size: int, what: str) -> None:
+    """A list of all ranks has a tensor for each rank: else the library would write behind the tensors."""
+    if len(tensors) != size:
+        raise ValueError("%s has %d tensors, and the group has %d ranks" % (what, len(tensors), size))
+
+
 class Layout(NamedTuple):
     """Blocks of memory, one a rank: their bytes, and where they begin; as arrays for the library, too."""
 
@@ -182,6 +188,7 @@ class Collectives:
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         """Combines a list of blocks of all ranks, and gives each rank its block. Blocks may differ in size."""
         out, blocks = _list(outputs)[0], list(inputs[0])
+        _need_tensors(blocks, self._m.size, "the input list of reduce_scatter")
         if len({t.numel() for t in blocks}) == 1:
             return self._reduce_scatter([(out, _joined(blocks))], opts, len(blocks) * _bytes(blocks[0]))
         moves: Moves = []
@@ -220,7 +227,7 @@ class Collectives:
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Collects the ranks' tensors in a list, on all ranks. Tensors may differ in size."""
         outs, of = list(outputs[0]), _dense(_list(inputs)[0])
-        _need(len(outs), self._m.size, "the output list of all_gather")
+        _need_tensors(outs, self._m.size, "the output list of all_gather")
         moves: Moves = []
         to, blocks = _joined_output(outs, moves), _layout([_bytes(t) for t in outs])
         _need(blocks.lengths[self._m.rank], _bytes(of), "the output of all_gather for this rank")
@@ -253,11 +260,13 @@ class Collectives:
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         """Collects the ranks' tensors in a list, at the root."""
         of, moves = _dense(_list(inputs)[0]), []  # type: Tensor, Moves
-        outs = list(outputs[0]) if opts.rootRank == self._m.rank else []
-        to = _joined_output(outs, moves) if outs else of
+        if opts.rootRank != self._m.rank:
+            return self._gather(of, of, [], opts, moves)
+        outs = list(outputs[0])
+        _need_tensors(outs, self._m.size, "the output list of gather")
         for t in outs:
             _need(_bytes(t), _bytes(of), "an output of gather")
-        return self._gather(of, to, outs, opts, moves)
+        return self._gather(of, _joined_output(outs, moves), outs, opts, moves)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any) -> Work:
         """Collects the ranks' tensors in one tensor, at the root."""
@@ -278,10 +287,10 @@ class Collectives:
         out = _list(outputs)[0]
         to = of = _written(out, moves)
         if opts.rootRank == self._m.rank:
-            of = _joined(inputs[0])
+            _need_tensors(inputs[0], self._m.size, "the input list of scatter")
             for t in inputs[0]:
                 _need(_bytes(t), _bytes(to), "an input of scatter")
-            _need(len(inputs[0]), self._m.size, "the input list of scatter")
+            of = _joined(inputs[0])
         call = (lib.tutti_scatter, _at(of), _bytes(to), _at(to), opts.rootRank)
         return self._start([call] if _bytes(to) else [], (of, to), [out], opts, moves)
 
@@ -295,18 +304,19 @@ class Collectives:
                             for t, split in ((of, input_split), (to, output_split)))
             return self._alltoallv(of, given, to, taken, [output], opts, moves)
         _need(_bytes(to), _bytes(of), "the output of all_to_all")
-        if _bytes(of) % size:
-            raise ValueError("the %d bytes of all_to_all are no %d blocks of one size" % (_bytes(of), size))
+        rows = of.size(0) if of.dim() else 1
+        if rows % size:
+            raise ValueError("%d rows of all_to_all_single are no %d blocks of one size: give splits" % (rows, size))
         call = (lib.tutti_alltoall, _at(of), _bytes(of) // size, _at(to))
         return self._start([call], (of, to), [output], opts, moves)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Exchanges tensors of lists. Tensors may differ in size."""
         moves: Moves = []
+        _need_tensors(inputs, self._m.size, "the input list of all_to_all")
+        _need_tensors(outputs, self._m.size, "the output list of all_to_all")
         of, to = _joined(inputs), _joined_output(outputs, moves)
         given, taken = _layout([_bytes(t) for t in inputs]), _layout([_bytes(t) for t in outputs])
-        _need(len(inputs), self._m.size, "the input list of all_to_all")
-        _need(len(outputs), self._m.size, "the output list of all_to_all")
         return self._alltoallv(of, given, to, taken, outputs, opts, moves)
 
     def _alltoallv(self, of: Tensor, given: Layout, to: Tensor, taken: Layout, result: Sequence[Tensor], opts: Any,
