@@ -1,9 +1,10 @@
 """A controller and its workers, and queues of batches, between processes; what is refused."""
 import logging
 
+import numpy as np
 import pytest
 import tutti
-from tutti import _call
+from tutti import _call, _handle, group
 from tutti._native import ffi, lib
 
 from programs import together
@@ -18,6 +19,26 @@ def test_hook_says_so_again():
         tutti.init().allreduce(bytearray(4))
     tutti.init().allreduce(bytearray(4))  # two at a time are one
     assert lib.tutti_py_stop(ffi.NULL) == 0
+
+
+@pytest.mark.parametrize("make", [
+    lambda: tutti.Window("w", bytearray(8)), lambda: tutti.Table("t", 3), lambda: tutti.Gossip("g", np.zeros(3)),
+    lambda: tutti.Center.easgd("c", np.zeros(3)), lambda: tutti.init().split(0),
+], ids=["window", "table", "gossip", "center", "group"])
+def test_interrupt_in_the_moment_of_success(monkeypatch, make):
+    """What the call has opened is closed: its name is free again, and its memory is the program's."""
+    def succeed_and_raise(*args):
+        _call.call(*args)
+        raise KeyboardInterrupt
+
+    tutti.init()
+    with monkeypatch.context() as patch:
+        patch.setattr(_handle, "call", succeed_and_raise)
+        patch.setattr(group, "call", succeed_and_raise)
+        for _ in range(1100):  # more than there may be groups
+            with pytest.raises(KeyboardInterrupt):
+                make()
+    make().close()
 
 
 def test_controller(ranks):

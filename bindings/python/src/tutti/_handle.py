@@ -20,7 +20,11 @@ class Handle:
               *args: Any) -> None:
         self.name, self.group = name, group_of(group)
         handle = ffi.new(place)
-        call(function, self.group._c, *(() if name is None else (text(name),)), *args, handle)
+        try:
+            call(function, self.group._c, *(() if name is None else (text(name),)), *args, handle)
+        except BaseException:
+            self._end(handle[0])  # a signal's handler has raised in the moment of success; else the handle is NULL
+            raise
         self._handle = handle[0]
 
     @property

@@ -118,6 +118,7 @@ class Gossip(Handle):
     One thread at a time uses the object.
     """
 
+    _end = lib.tutti_gossip_close
     _owner: Any = None  # of the library's memory: closes the gossip with the last array on it
 
     def __init__(self, name: str, model: Any, way: Optional[str] = None,

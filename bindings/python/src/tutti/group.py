@@ -149,7 +149,11 @@ class Group:
 
     def _made(self, function: How, *args: Any) -> "Optional[Group]":
         place = ffi.new("tutti **")
-        call(function, self._c, *args, place)
+        try:
+            call(function, self._c, *args, place)
+        except BaseException:
+            lib.tutti_group_free(place[0])  # a signal's handler has raised in the moment of success; else NULL
+            raise
         return Group(place[0], self._job) if place[0] else None
 
     def split(self, color: int, key: int = 0) -> "Optional[Group]":
