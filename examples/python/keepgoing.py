@@ -3,7 +3,7 @@
     tutti run --keep-going -n 4 python3 keepgoing.py      (rank 2 kills itself after 50 steps)
 
 All ranks fit a line, each to points of its own, with averaged gradients. When a rank dies the step of the others fails.
-They make a group of the ranks that are left, take the weights of the rank with most steps, and go on.
+The others make a group of the ranks that are left, take the weights of the rank with most steps, and go on.
 """
 import os
 import signal
@@ -25,12 +25,12 @@ gradients = tutti.Gradients(slope)
 def recover(group, step):
     """Returns the group of the ranks that are left, and the step from which all go on."""
     while True:
+        group = group.shrink()  # raises TooFewRanks if fewer than half of the ranks are left
         try:
-            group = group.shrink()
             gradients.regroup(group)
             gradients.synchronize(line)  # those of the rank with most steps
             return group, int(group.allreduce(np.array([step]), op="max")[0])
-        except ConnectionError:  # one more has died meanwhile
+        except ConnectionError:  # another rank has died meanwhile
             pass
 
 

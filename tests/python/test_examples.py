@@ -22,3 +22,11 @@ def test_regression(ranks):
 def test_keepgoing(ranks):
     said = ranks(4, EXAMPLES / "keepgoing.py", ends={2: -signal.SIGKILL})
     assert all("of 3: y = 3.0 x -1.0" in said[rank] and "rank 2" in said[rank] for rank in (0, 1, 3)), said
+
+
+@pytest.mark.transports("shm")
+def test_keepgoing_with_too_few(ranks):
+    """Three of four ranks die, and the last one ends, too."""
+    program = (EXAMPLES / "keepgoing.py").read_text().replace("job.rank == 2 and", "job.rank > 0 and")
+    ends = {0: 1, **{rank: -signal.SIGKILL for rank in (1, 2, 3)}}
+    assert "tutti.errors.TooFewRanks" in ranks(4, program, ends=ends)[0]
