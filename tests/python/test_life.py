@@ -313,6 +313,8 @@ def test_wait_for_several(ranks):
         more[1].send(b"1", 0)
         assert receives[1].wait(5).bytes == 1 and tutti.wait_any(receives) is receives[1]
         assert tutti.wait_all([]) == []
+        assert tutti.wait_all(more[1].send_start(b"", 0) for _ in range(2)) == [None] * 2
+        assert tutti.wait_any(more[1].send_start(b"", 0) for _ in range(2)).done()
         more[0].leave()
         assert receives[0].exception() is not None
         for call in (lambda: tutti.wait_any([]), lambda: tutti.init(timeout=3)):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import copy
 import errno
-from typing import Any, Callable, Generator, List, Optional, Tuple
+from typing import Any, Callable, Generator, Iterable, List, Optional, Tuple
 
 from . import errors
 from ._call import EINPROGRESS, NULL, call, fail, ffi, lib, milliseconds, why
@@ -123,11 +123,12 @@ def now(group: Any, function: Callable[..., int], args: Tuple[Any, ...], hold: A
     return result() if callable(result) else result
 
 
-def wait_all(operations: List[Operation], timeout: Optional[float] = None) -> List[Any]:
+def wait_all(operations: Iterable[Operation], timeout: Optional[float] = None) -> List[Any]:
     """Waits for all operations, which are of one job, and returns their results, or raises the first error.
 
     timeout: seconds, as of Operation.wait.
     """
+    operations = list(operations)
     running = [o for o in operations if not o._ended]
     ops = ffi.new("tutti_op *[]", [o._op for o in running])
     try:
@@ -140,11 +141,12 @@ def wait_all(operations: List[Operation], timeout: Optional[float] = None) -> Li
     return [o._value() for o in operations]
 
 
-def wait_any(operations: List[Operation], timeout: Optional[float] = None) -> Operation:
+def wait_any(operations: Iterable[Operation], timeout: Optional[float] = None) -> Operation:
     """Waits until one operation has ended, and returns that operation.
 
     The operations are of one job. Raises InProgress if the time passes first. Ended operations are returned first.
     """
+    operations = list(operations)
     if not operations:
         raise ValueError("wait_any needs one operation at least")
     ops = ffi.new("tutti_op *[]", [o._op for o in operations])
