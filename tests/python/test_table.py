@@ -248,6 +248,12 @@ def test_types(dtype):
         assert (t.pull() == one).all() and t.dtype == dtype
 
 
+def test_fresh_rows_in_flat_memory():
+    with tutti.Table.rows("flat", 10, (2, 2), init=tutti.uniform(1, 2), fresh=True) as t:
+        rows, values = t.pull_fresh((np.zeros(4, "u8"), np.zeros(16, "f4")))
+        assert rows.size == 4 and (values == t.pull_rows(rows).reshape(-1)).all()
+
+
 def test_keywords():
     """The keywords that the type checker knows are those that there are."""
     named = set(inspect.signature(table._set).parameters) - {"c", "flags"} | set(table._FLAGS)

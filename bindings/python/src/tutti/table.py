@@ -371,8 +371,9 @@ class Table(Handle):
         rows, values = out or self._room()
         r, n = _numbers(rows, fills=True), ffi.new("size_t *")
         values, b = self._result(values, (r.count, *self.row_shape))
+        each = self._row if len(getattr(values, "shape", (0,))) == 1 else 1  # of the first axis for each row
         return how(self.group, lib.tutti_table_pull_fresh, (self._handle, r.pointer, b.pointer, r.count, n),
-                   (self, r.hold, b.hold, n), lambda: (rows[:n[0]], values[:n[0]]))
+                   (self, r.hold, b.hold, n), lambda: (rows[:n[0]], values[:each * n[0]]))
 
     def _room(self) -> Tuple[Any, None]:
         import numpy
