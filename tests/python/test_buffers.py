@@ -137,6 +137,12 @@ def test_dlpack_is_given_back_once():
     assert Seen.ended == 1
 
 
+def test_like():
+    assert _buffer.like(np.zeros((2, 3), "f2"), (4,)).shape == (4, 2, 3)
+    assert _buffer.like(array.array("d", [1, 2]), (3,)) == bytearray(48)
+    assert _buffer.like(Exports(np.zeros(3)), (2,)) == bytearray(48)
+
+
 def test_dlpack_writable():
     x = np.zeros(4, "f4")
     b = writable(Versioned(x))

@@ -122,6 +122,7 @@ def test_controller(ranks):
         if me == 0:
             for i in range(6):
                 q.send([np.full((2, 3), i, "f4"), np.arange(i), np.array([], "u1"), bytearray(b"x")])
+            q.send(np.arange(3))  # one array is a batch of one
             raises(tutti.errors.MessageTooLong, "1000", q.send, [bytes(1001)])
             raises(ValueError, "int16", q.send, [np.zeros(1, "i2")])
             raises(ValueError, "", q.send, [])
@@ -129,6 +130,9 @@ def test_controller(ranks):
             raises(tutti.errors.ShutDown, "", q.send, [b"late"])
         else:
             for batch in q:
+                if len(batch) == 1:
+                    assert batch[0].tolist() == [0, 1, 2]
+                    continue
                 first, second, third, fourth = batch
                 assert first.dtype == "f4" and first.shape == (6,) and (first == len(second)).all()
                 assert second.tolist() == list(range(len(second))) and third.size == 0 and fourth.tolist() == [120]

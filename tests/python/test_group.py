@@ -81,6 +81,11 @@ def test_collectives(ranks):
         assert job.allreduce_tensors(pair) is pair
         assert np.array_equal(pair[0], sum(every)) and np.array_equal(pair[1], [3, 3, 3])
         assert job.allreduce_tensors_start(pair, op="average").wait() is pair and pair[1][0] == 3
+        try:
+            job.alltoall(np.zeros(4))
+            raise AssertionError("an element is cut in two")
+        except ValueError as e:
+            assert str(e) == "4 elements are no 3 blocks of one size"
         job.barrier()
         assert job.barrier_start().wait() is None
 
@@ -276,6 +281,8 @@ def test_bad_input(ranks):
                 ("an array of Python objects", lambda: job.send(np.array([None]), 0)),
                 ("not in this machine's byte order", lambda: job.allreduce(np.zeros(2, ">f4"))),
                 ("a list has no memory", lambda: job.allreduce([1.0])),
+                ("a list has no memory", lambda: job.allgather([1.0])),
+                ("a str has no memory", lambda: job.alltoall("text")),
                 ("the root of a scatter gives x", lambda: job.scatter(x)),
                 ("needs 16", lambda: job.gather(x, out=np.zeros(3, "f4"))),
                 ("needs 16", lambda: job.reduce_scatter(np.zeros(3, "f4"), x)),

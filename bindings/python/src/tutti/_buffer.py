@@ -30,6 +30,7 @@ class Buffer(NamedTuple):
     type: Optional[int]  # one of the library's types; None: the library only moves these elements
     name: str            # of the elements, for sentences
     hold: Any
+    order: Any = None    # the strides of a tensor that is dense in another order than C's, channels_last; else None
 
     def typed(self) -> int:
         """The type, for calls that compute."""
@@ -67,7 +68,8 @@ def _of_torch(x: Any, torch: Any, writable: bool) -> Buffer:
     name = str(x.dtype)[6:]
     count = x.numel()
     hold = x.detach()  # keeps this memory, also when the program gives x another one: x.data = y
-    return Buffer(ffi.cast(_void, x.data_ptr()), count * x.element_size(), count, TYPES.get(name), name, hold)
+    order = None if x.is_contiguous() else x.stride()
+    return Buffer(ffi.cast(_void, x.data_ptr()), count * x.element_size(), count, TYPES.get(name), name, hold, order)
 
 
 def _of_numpy(x: Any, writable: bool) -> Buffer:
@@ -138,26 +140,41 @@ def writable(x: Any) -> Buffer:
     return _buffer(x, True)
 
 
+def need_order(a: Buffer, b: Buffer) -> None:
+    """Bytes go from a to b, so their elements must lie in one order."""
+    if a.order != b.order:
+        raise ValueError("one tensor is contiguous, and the other one is channels_last: call .contiguous() first")
+
+
+def need_c_order(b: Buffer) -> Buffer:
+    """For what gives the elements to others in C order."""
+    if b.order is not None:
+        raise ValueError("a tensor in channels_last, whose elements do not lie in C order: call .contiguous() first")
+    return b
+
+
 def like(x: Any, lead: Tuple[int, ...]) -> Any:
     """New memory of the kind and type of x, of shape `lead` + the shape of x."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return torch.empty(lead + tuple(x.shape), dtype=x.dtype)
+        if lead:
+            return torch.empty(lead + tuple(x.shape), dtype=x.dtype)
+        return torch.empty_like(x, device="cpu", requires_grad=False)  # its elements lie in the order of x's
     if numpy is not None and isinstance(x, numpy.ndarray):
         return numpy.empty(lead + x.shape, dtype=x.dtype)
-    n = memoryview(x).nbytes
+    n = readable(x).bytes
     for times in lead:
         n *= times
     return bytearray(n)
 
 
-def tensors(list_of: Sequence[Any], take: Callable[[Any], Buffer] = writable) -> Tuple[Any, Sequence[Any]]:
-    """A tutti_tensor[] of what the call writes (or, with readable, reads), and what keeps the memory where it is."""
+def tensors(list_of: Sequence[Any], take: Callable[[Any], Buffer] = writable) -> Tuple[Any, Sequence[Buffer]]:
+    """A tutti_tensor[] of what the call writes (or, with readable, reads), and the memory behind the tensors."""
     buffers = [take(x) for x in list_of]
     array = ffi.new("tutti_tensor[]", len(buffers))
     for at, b in zip(array, buffers):
         at.data, at.count, at.type = b.pointer, b.count, b.typed()
-    return array, [b.hold for b in buffers] + [array]
+    return array, buffers
 
 
 def own(address: int, bytes: int, readonly: bool = False) -> memoryview:
@@ -171,4 +188,4 @@ def own(address: int, bytes: int, readonly: bool = False) -> memoryview:
     return view.toreadonly() if readonly else view
 
 
-__all__ = ["Buffer", "readable", "writable", "own", "like", "tensors", "type_code", "NULL"]
+__all__ = ["Buffer", "readable", "writable", "own", "like", "need_order", "need_c_order", "tensors", "type_code", "NULL"]

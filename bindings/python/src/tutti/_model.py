@@ -18,13 +18,13 @@ class Model:
 
     def __init__(self, tensors: Any) -> None:
         self.tensors = as_list(tensors)
-        self.list, self._hold = _buffer.tensors(self.tensors)
+        self.list, self._buffers = _buffer.tensors(self.tensors)
 
     def __len__(self) -> int:
         return len(self.list)
 
     def matching(self, tensors: Any, what: str) -> "Model":
-        """Another list of the same counts and types, which the library does not check by itself."""
+        """Another list of the same counts, types and orders, which the library does not check by itself."""
         other = Model(tensors)
         if len(other) != len(self):
             raise ValueError("%s has %d tensors, and the model has %d" % (what, len(other), len(self)))
@@ -32,6 +32,8 @@ class Model:
             if a != b:
                 raise ValueError("tensor %d of %s has %d elements of %s, and the model's has %d of %s"
                                  % (i, what, *b, *a))
+        for ours, theirs in zip(self._buffers, other._buffers):
+            _buffer.need_order(ours, theirs)
         return other
 
     def _shapes(self) -> List[Tuple[int, str]]:

@@ -7,9 +7,10 @@ import logging
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 from . import errors
-from ._buffer import BF16, NAMES, SIZES, readable, tensors
+from ._buffer import BF16, NAMES, SIZES, need_c_order, readable, tensors
 from ._call import call, ffi, lib, milliseconds
 from ._handle import Handle
+from ._model import as_list
 from .group import Group
 
 _WHAT = {lib.TUTTI_JOINED: "asks", lib.TUTTI_LEFT: "done", lib.TUTTI_GONE: "gone"}
@@ -166,11 +167,11 @@ class Queue(Handle):
         self._open(lib.tutti_queue_open, "tutti_queue **", group, name, producer, bytes, depth)
 
     def send(self, arrays: Sequence[Any], timeout: Optional[float] = None) -> None:
-        """Sends a copy of 1 to 16 arrays, of types of the library. Blocks while the queue is full.
+        """Sends a copy of one array, or of a list of 1 to 16 arrays, of types of the library. Blocks while the queue is full.
 
         Raises TimedOut (it is full still), MessageTooLong, RankDied (all workers are gone), ShutDown (it has ended).
         """
-        array, hold = tensors(arrays, readable)
+        array, hold = tensors(as_list(arrays), lambda x: need_c_order(readable(x)))
         call(lib.tutti_queue_send, self._handle, array, len(array), milliseconds(timeout))
         del hold
 

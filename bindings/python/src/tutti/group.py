@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _buffer
-from ._buffer import readable, writable
+from ._buffer import need_order, readable, writable
 from ._call import NULL, call, ffi, lib, milliseconds, refuse_closed, refuse_in_wait, text
 from .errors import MessageTooLong
 from .operation import Operation, now
@@ -84,7 +84,8 @@ def _need(have: int, need: int, what: str) -> None:
         raise ValueError("%s has %d bytes, and the call needs %d" % (what, have, need))
 
 
-def _need_type(of: _buffer.Buffer, to: _buffer.Buffer) -> None:
+def _need_alike(of: _buffer.Buffer, to: _buffer.Buffer) -> None:
+    need_order(of, to)
     if of.type != to.type:
         raise ValueError("out is of %s, and x of %s: both are of one type" % (to.name, of.name))
 
@@ -231,7 +232,7 @@ class Group:
         to = writable(x if out is None else out)
         of = to if out is None else readable(x)
         _need(to.bytes, of.bytes, "out")
-        _need_type(of, to)
+        _need_alike(of, to)
         return how(self, lib.tutti_allreduce, (self._c, of.pointer, to.pointer, of.count, of.typed(), rule_code(op)),
                    (of.hold, to.hold), x if out is None else out)
 
@@ -244,8 +245,9 @@ class Group:
         return self._allreduce_tensors(Operation, tensors, op)  # type: ignore[no-any-return]
 
     def _allreduce_tensors(self, how: How, tensors: Sequence[Any], op: str) -> Any:
-        array, hold = _buffer.tensors(tensors)
-        return how(self, lib.tutti_allreduce_tensors, (self._c, array, len(array), rule_code(op)), hold, tensors)
+        array, buffers = _buffer.tensors(tensors)
+        return how(self, lib.tutti_allreduce_tensors, (self._c, array, len(array), rule_code(op)), (array, buffers),
+                   tensors)
 
     def reduce(self, x: Any, op: str = "sum", root: int = 0, out: Any = None) -> Any:
         """Combines the ranks' x, and gives the result to the root: in place, or in `out`. Returns None elsewhere."""
@@ -260,7 +262,7 @@ class Group:
         of = readable(x)
         to = writable(x if out is None else out) if here else of
         _need(to.bytes, of.bytes, "out")
-        _need_type(of, to)
+        _need_alike(of, to)
         return how(self, lib.tutti_reduce, (self._c, of.pointer, to.pointer, of.count, of.typed(), rule_code(op),
                                             root), (of.hold, to.hold), (x if out is None else out) if here else None)
 
@@ -290,6 +292,7 @@ class Group:
             return how(self, lib.tutti_gather, (self._c, b.pointer, b.bytes, NULL, root), b.hold)
         out = _output(out, x, (self.size,))
         to = writable(out)
+        need_order(b, to)
         _need(to.bytes, b.bytes * self.size, "out")
         return how(self, lib.tutti_gather, (self._c, b.pointer, b.bytes, to.pointer, root), (b.hold, to.hold), out)
 
@@ -308,6 +311,7 @@ class Group:
         if x is None:
             raise ValueError("the root of a scatter gives x, the blocks of all ranks")
         of = readable(x)
+        need_order(of, to)
         _need(of.bytes, to.bytes * self.size, "x")
         return how(self, lib.tutti_scatter, (self._c, of.pointer, to.bytes, to.pointer, root), (of.hold, to.hold), out)
 
@@ -321,7 +325,7 @@ class Group:
 
     def _reduce_scatter(self, how: How, x: Any, out: Any, op: str) -> Any:
         of, to = readable(x), writable(out)
-        _need_type(of, to)
+        _need_alike(of, to)
         _need(of.bytes, to.bytes * self.size, "x")
         return how(self, lib.tutti_reduce_scatter, (self._c, of.pointer, to.pointer, to.count, of.typed(),
                                                     rule_code(op)), (of.hold, to.hold), out)
@@ -337,6 +341,7 @@ class Group:
     def _allgather(self, how: How, x: Any, out: Any) -> Any:
         out = _output(out, x, (self.size,))
         of, to = readable(x), writable(out)
+        need_order(of, to)
         _need(to.bytes, of.bytes * self.size, "out")
         return how(self, lib.tutti_allgather, (self._c, of.pointer, of.bytes, to.pointer), (of.hold, to.hold), out)
 
@@ -350,6 +355,7 @@ class Group:
 
     def _allgatherv(self, how: How, x: Any, counts: Sequence[int], out: Any) -> Any:
         of, to = readable(x), writable(out)
+        need_order(of, to)
         lengths, places = _sizes(counts, self.size, to.bytes // max(to.count, 1), to.bytes, "allgatherv")
         return how(self, lib.tutti_allgatherv, (self._c, of.pointer, of.bytes, to.pointer, lengths, places),
                    (of.hold, to.hold), out)
@@ -365,9 +371,10 @@ class Group:
     def _alltoall(self, how: How, x: Any, out: Any) -> Any:
         out = _output(out, x, ())
         of, to, size = readable(x), writable(out), self.size
+        need_order(of, to)
         _need(to.bytes, of.bytes, "out")
-        if of.bytes % size:
-            raise ValueError("%d bytes are no %d blocks of one size" % (of.bytes, size))
+        if of.count % size:
+            raise ValueError("%d elements are no %d blocks of one size" % (of.count, size))
         return how(self, lib.tutti_alltoall, (self._c, of.pointer, of.bytes // size, to.pointer), (of.hold, to.hold),
                    out)
 
@@ -381,6 +388,7 @@ class Group:
 
     def _alltoallv(self, how: How, x: Any, counts: Sequence[int], out: Any, out_counts: Sequence[int]) -> Any:
         of, to, size = readable(x), writable(out), self.size
+        need_order(of, to)
         each, taken_each = of.bytes // max(of.count, 1), to.bytes // max(to.count, 1)
         if each and taken_each and each != taken_each:
             raise ValueError("x has elements of %d bytes, and out of %d: both are of one type" % (each, taken_each))

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple, TypedDict, Union
 
-from ._buffer import BF16, NAMES, Buffer, readable, type_code, writable
+from ._buffer import BF16, NAMES, Buffer, need_c_order, readable, type_code, writable
 from ._call import NULL, call, ffi, lib, text
 from ._handle import Handle
 from .group import Group, How
@@ -216,6 +216,7 @@ class Table(Handle):
         return NAMES[self._type]
 
     def _check(self, x: Any, b: Buffer, shape: Optional[Sequence[int]], type: int) -> Buffer:
+        need_c_order(b)
         if b.type != type and not (type == BF16 and b.name in ("uint16", "format 'H'")):
             raise ValueError("the table %r takes %s here, and the array has %s" % (self.name, NAMES[type], b.name))
         if shape is None:
