@@ -259,6 +259,19 @@ def test_callback(alone):
         MVCallback(model)
 
 
+def test_callback_of_keras(monkeypatch):
+    """Where Keras is there, the callback is one of Keras."""
+    from multiverso.theano_ext.keras_ext import callbacks
+
+    base = type("Callback", (), {})
+    with monkeypatch.context() as m:
+        m.setitem(sys.modules, "keras", types.ModuleType("keras"))
+        m.setitem(sys.modules, "keras.callbacks", types.SimpleNamespace(Callback=base))
+        assert issubclass(importlib.reload(callbacks).MVCallback, base)
+        m.setitem(sys.modules, "keras.callbacks", None)
+        assert importlib.reload(callbacks).MVCallback.__bases__ == (object,)
+
+
 def test_lasagne(alone, monkeypatch):
     import numpy as np
     from multiverso.theano_ext.lasagne_ext.param_manager import LasagneParamManager
