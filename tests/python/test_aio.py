@@ -123,6 +123,7 @@ def test_aio(ranks):
                 assert changes == [(0, "left")]
                 job.leave()
             await noting
+            assert [change async for change in watch] == []  # the job was left before
 
         asyncio.run(last())
         assert len(os.listdir("/proc/self/fd")) < descriptors

@@ -137,7 +137,7 @@ def test_elastic(ranks):
 
 def test_center(ranks):
     def program():
-        import math, numpy as np, tutti
+        import math, numpy as np, pathlib, tutti
         from tutti.center import Schedule
         job = tutti.init()
         me, n = job.rank, job.size
@@ -202,6 +202,7 @@ def test_center(ranks):
             job.barrier()
             values = np.empty(1000, "f4")
             table = c.table
+            assert repr(table) == "<the table of <tutti.Center 'own'>>"
             assert (table.pull(values) == 4).all() and table.look().servers == n, table.look()
             assert table.shape == (1000,) and table.dtype == "float32"
             table.close()
@@ -217,6 +218,13 @@ def test_center(ranks):
             raise SystemExit("a function")
         except ValueError as e:
             assert "center.table.push_pull" in str(e)
+        for bad in (lambda: tutti.Center.own("rule", x, "sgd"), lambda: tutti.Gradients(x).regroup(3),
+                    lambda: tutti.Center.easgd("load", x, load=pathlib.Path("/a\0b"))):
+            try:
+                bad()
+                raise SystemExit("not refused")
+            except ValueError as e:
+                assert type(e) is ValueError, e
         for bad in (lambda: tutti.Center.asgd("mixed", [np.zeros(2), np.zeros(2, "f4")]),
                     lambda: tutti.Center.easgd("tau", x, tau=0)):
             try:

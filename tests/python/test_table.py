@@ -227,6 +227,8 @@ def test_options_of_rules():
 
 @pytest.mark.parametrize("kind, sentence, config", [
     (ValueError, "a Python function cannot be a table's rule", {"updater": lambda piece: None}),
+    (ValueError, "is made by a function of tutti.update", {"updater": "adam"}),
+    (ValueError, "init is made by tutti.uniform or tutti.normal", {"init": tutti.normal}),
     (ValueError, "no consistency is called 'asp'", {"mode": "asp"}),
     (ValueError, "servers is empty", {"servers": []}),
     (ValueError, "no type of Tutti is called int16", {"dtype": "int16"}),
@@ -246,6 +248,13 @@ def test_types(dtype):
         one = np.full((2, 2), 0x3f80, "uint16") if dtype == "bfloat16" else np.ones((2, 2), dtype)
         t.push(one)
         assert (t.pull() == one).all() and t.dtype == dtype
+
+
+def test_shapes():
+    with tutti.Table("numpy's number", np.int64(4)) as t:
+        assert t.shape == (4,)
+    with pytest.raises(ValueError, match="from 0 up"):
+        tutti.Table.rows("never", -1, 2)
 
 
 def test_fresh_rows_in_flat_memory():

@@ -182,10 +182,11 @@ def own(address: int, bytes: int, readonly: bool = False) -> memoryview:
 
     The caller keeps the memory where it is for as long as the view is used.
     """
-    if bytes < 0 or (not address and bytes):
+    if bytes < 0 or address < 0 or (not address and bytes):
         raise ValueError("%d bytes at address %d: both are from 1 up" % (bytes, address))
     view = memoryview(ffi.buffer(ffi.cast("char *", address), bytes)).cast("B")
     return view.toreadonly() if readonly else view
 
 
-__all__ = ["Buffer", "readable", "writable", "own", "like", "need_order", "need_c_order", "tensors", "type_code", "NULL"]
+__all__ = ["Buffer", "readable", "writable", "own", "like", "need_c_order", "need_order", "tensors", "type_code",
+           "NULL"]

@@ -6,11 +6,12 @@ import errno
 import os
 import sys
 import threading
-from typing import Any, Callable, List, NoReturn, Optional, Set
+from typing import Any, Callable, List, NoReturn, Optional, Set, Union
 
 from . import errors, log  # log first imports logging, whose end at exit then comes last
 from ._native import ffi, lib
 
+Path = Union[str, "os.PathLike[str]"]
 NULL = ffi.NULL
 EINPROGRESS = -errno.EINPROGRESS
 if lib.tutti_abi() != lib.TUTTI_ABI:
@@ -96,7 +97,10 @@ def call(function: Callable[..., int], *args: Any) -> int:
         _thread.ready
     except AttributeError:
         _begin_thread()
-    result = function(*args)
+    try:
+        result = function(*args)
+    except OverflowError as e:  # of cffi: a negative offset, say
+        raise ValueError("%s: a number is too small or too large: %s" % (function.__name__[6:], e)) from None
     if result < 0 or (_exceptions and _is_main()):
         fail(result)
     return result
@@ -113,7 +117,20 @@ def milliseconds(seconds: Optional[float]) -> int:
 
 def text(value: Optional[str]) -> Any:
     """A C string that lives as long as the result; NULL for None."""
-    return NULL if value is None else ffi.new("char[]", value.encode())
+    if value is not None and not isinstance(value, str):
+        raise ValueError("a name or an address is a str, and not %r" % (value,))
+    return NULL if value is None else _c_string(value.encode())
+
+
+def path(value: Optional[Path]) -> Any:
+    """The same of a file or a folder."""
+    return NULL if value is None else _c_string(os.fsencode(value))
+
+
+def _c_string(value: bytes) -> Any:
+    if b"\0" in value:
+        raise ValueError("%r has a zero byte, which would end the text in C" % value)
+    return ffi.new("char[]", value)
 
 
 def _end() -> None:

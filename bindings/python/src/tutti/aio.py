@@ -95,6 +95,8 @@ async def wait(operation: Any) -> Any:
 async def changes(watch: Any) -> AsyncIterator[Change]:
     """The changes of a tutti.Watch, until the job is left."""
     loop, ready, job = asyncio.get_running_loop(), asyncio.Event(), watch._job
+    if job._handle is None:
+        return  # the watch's descriptor may be another's
     fd = os.dup(watch.fileno())
 
     def wake(_job: Any = None) -> None:

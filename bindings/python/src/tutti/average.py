@@ -9,6 +9,7 @@ from ._call import NULL, call, ffi, lib
 from ._handle import Handle
 from ._model import Model
 from .group import Group, How
+from .job import group_of
 from .operation import Operation
 
 NAN = math.nan
@@ -110,7 +111,7 @@ class Gradients(Handle):
 
     def regroup(self, group: Group) -> None:
         """Goes on in another group, after `shrink` or `grow`. Then all ranks call `synchronize`."""
-        call(lib.tutti_gradients_regroup, self._handle, group._c)
+        call(lib.tutti_gradients_regroup, self._handle, group_of(group)._c)
         self.group = group
 
 
@@ -226,7 +227,7 @@ class ElasticAverage(Handle):
 
         Blocks until all ranks have called. Then all ranks call one of the two synchronizations.
         """
-        call(lib.tutti_ea_regroup, self._handle, group._c)
+        call(lib.tutti_ea_regroup, self._handle, group_of(group)._c)
         self.group = group
 
 

@@ -5,13 +5,13 @@ import math
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 from ._buffer import BF16
-from ._call import NULL, call, ffi, lib, text
+from ._call import NULL, Path, call, ffi, lib, path
 from ._handle import Handle
 from ._model import Model
 from .group import Group
 from .operation import Operation
 from .table import Table, Versions, _ranks
-from .update import Updater
+from .update import Updater, struct_of
 
 NAN = math.nan
 
@@ -51,14 +51,14 @@ class Center(Handle):
     _end = lib.tutti_center_close
 
     def __init__(self, name: str, params: Any, config: Any, group: Optional[Group], servers: Optional[Sequence[int]],
-                 workers: Optional[Sequence[int]], snapshots: bool, load: Optional[str]) -> None:
+                 workers: Optional[Sequence[int]], snapshots: bool, load: Optional[Path]) -> None:
         self._model = Model(params)
         self.distance = NAN
         self._bf16 = bool(config.bf16)
         c = ffi.new("tutti_center_config *", config)
         c.servers, c.server = server = _ranks(servers, "servers")
         c.workers, c.worker = worker = _ranks(workers, "workers")
-        folder = text(load)
+        folder = path(load)
         c.snapshots, c.load = snapshots, folder
         self._open(lib.tutti_center_open, "tutti_center **", group, name, self._model.list, len(self._model), c)
         del server, worker, folder
@@ -66,7 +66,8 @@ class Center(Handle):
     @classmethod
     def easgd(cls, name: str, params: Any, tau: int = 10, alpha: Optional[float] = None, momentum: float = 0,
               group: Optional[Group] = None, servers: Optional[Sequence[int]] = None,
-              workers: Optional[Sequence[int]] = None, snapshots: bool = False, load: Optional[str] = None) -> "Center":
+              workers: Optional[Sequence[int]] = None, snapshots: bool = False,
+              load: Optional[Path] = None) -> "Center":
         """Elastic averaging with a center: e = alpha (x - center); center += e; x -= e. No worker waits for another.
 
         alpha None: 0.9 / workers. momentum: from 0, below 1, for `ahead` and `move`, which are EAMSGD. Source: Zhang et
@@ -79,7 +80,7 @@ class Center(Handle):
     @classmethod
     def asgd(cls, name: str, params: Any, tau: int = 1, average: bool = False, bf16: bool = False,
              group: Optional[Group] = None, servers: Optional[Sequence[int]] = None,
-             workers: Optional[Sequence[int]] = None, snapshots: bool = False, load: Optional[str] = None) -> "Center":
+             workers: Optional[Sequence[int]] = None, snapshots: bool = False, load: Optional[Path] = None) -> "Center":
         """center += x - old, where old is what the worker had of the center last. No worker waits for another.
 
         average: x - old is divided by the number of workers. bf16: of float32 params, the worker pushes the difference
@@ -92,7 +93,7 @@ class Center(Handle):
     @classmethod
     def downpour(cls, name: str, params: Any, tau: int = 1, average: bool = False, bf16: bool = False,
                  group: Optional[Group] = None, servers: Optional[Sequence[int]] = None,
-                 workers: Optional[Sequence[int]] = None, load: Optional[str] = None) -> "Center":
+                 workers: Optional[Sequence[int]] = None, load: Optional[Path] = None) -> "Center":
         """Rounds: center += the sum, or with average the mean, of all workers' x - old. All go on with the same params.
 
         bf16: as of `asgd`.
@@ -105,7 +106,7 @@ class Center(Handle):
     def outer(cls, name: str, params: Any, steps: int = 50, learning_rate: Optional[float] = None,
               momentum: Optional[float] = None, bf16: bool = False, group: Optional[Group] = None,
               servers: Optional[Sequence[int]] = None, workers: Optional[Sequence[int]] = None,
-              load: Optional[str] = None) -> "Center":
+              load: Optional[Path] = None) -> "Center":
         """Rounds: after `steps` steps the workers' mean of old - x is the gradient of a Nesterov step of the servers.
 
         learning_rate None: 0.7. momentum None: 0.9. bf16: as of `asgd`. Source: DiLoCo, arXiv 2311.08105.
@@ -117,7 +118,7 @@ class Center(Handle):
     @classmethod
     def own(cls, name: str, params: Any, updater: Updater, tau: int = 1, merge: Any = None,
             group: Optional[Group] = None, servers: Optional[Sequence[int]] = None,
-            workers: Optional[Sequence[int]] = None, snapshots: bool = False, load: Optional[str] = None) -> "Center":
+            workers: Optional[Sequence[int]] = None, snapshots: bool = False, load: Optional[Path] = None) -> "Center":
         """The worker pushes its params, the servers apply the updater, and what comes back becomes the params.
 
         merge must be None: to merge what comes back in Python, call `center.table.push_pull`, then merge.
@@ -125,7 +126,7 @@ class Center(Handle):
         if merge is not None:
             raise ValueError("merge: the library does not promise the thread on which it merges, so a Python function "
                              "cannot do it: call center.table.push_pull(params, out=...), and merge what comes back")
-        c = lib.tutti_center_own(tau, updater._struct(), NULL, NULL)
+        c = lib.tutti_center_own(tau, struct_of(updater), NULL, NULL)
         return cls(name, params, c, group, servers, workers, snapshots, load)
 
     @property
@@ -234,6 +235,9 @@ class _CenterTable(Table):
         self._type = info.type
         self._delta_type = BF16 if center._bf16 else info.type
         self._row = 1
+
+    def __repr__(self) -> str:
+        return "<the table of %r>" % self._center
 
     @property
     def _handle(self) -> Any:

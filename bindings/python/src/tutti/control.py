@@ -167,7 +167,9 @@ class Queue(Handle):
         self._open(lib.tutti_queue_open, "tutti_queue **", group, name, producer, bytes, depth)
 
     def send(self, arrays: Sequence[Any], timeout: Optional[float] = None) -> None:
-        """Sends a copy of one array, or of a list of 1 to 16 arrays, of types of the library. Blocks while the queue is full.
+        """Sends a copy of 1 to 16 arrays, of types of the library. Blocks while the queue is full.
+
+        arrays: a list of arrays, or one array.
 
         Raises TimedOut (it is full still), MessageTooLong, RankDied (all workers are gone), ShutDown (it has ended).
         """

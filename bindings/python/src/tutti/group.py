@@ -66,7 +66,7 @@ def rule_code(op: str) -> int:
     """The library's number of a rule."""
     try:
         return RULES[op]
-    except KeyError:
+    except (KeyError, TypeError):
         raise ValueError("no rule is called %r: use %s" % (op, ", ".join(RULES))) from None
 
 

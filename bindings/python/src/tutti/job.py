@@ -10,7 +10,7 @@ import time
 from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, Optional
 
 from . import _call, log
-from ._call import EINPROGRESS, NULL, call, ffi, lib, milliseconds, text
+from ._call import EINPROGRESS, NULL, Path, call, ffi, lib, milliseconds, path, text
 from .errors import ForkedChild, ShutDown
 from .group import STATES, Change, Group, string
 
@@ -21,11 +21,15 @@ _OP = ffi.typeof("tutti_op *")
 _SLICE = 100  # ms, after which a wait for changes looks whether the job was left
 
 
-def _config(strings: Dict[str, Optional[str]], silence: Optional[float], timeout: Optional[float],
+def _config(strings: Dict[str, Any], silence: Optional[float], timeout: Optional[float],
             rank: Optional[int], ranks: int, newcomers: int) -> Any:
     """A tutti_config, and the strings that it points to."""
+    if strings["boot"] is None and (rank is not None or ranks):
+        raise ValueError("rank and ranks need boot: the address of rank 0, \"HOST:PORT\"")
+    if ranks and rank is None:
+        raise ValueError("boot with ranks=%d needs rank: which of them this process is" % ranks)
     c = ffi.new("tutti_config *", lib.tutti_config_defaults())
-    hold = {name: text(value) for name, value in strings.items()}
+    hold = {name: path(value) if name == "file" else text(value) for name, value in strings.items()}
     for name, value in hold.items():
         setattr(c, name, value)
     c.silence_ms, c.timeout_ms = milliseconds(silence), milliseconds(timeout)
@@ -52,7 +56,7 @@ class Job(Group):
     In a fork's child the job and all that came of it are dead: calls raise ForkedChild.
     """
 
-    def __init__(self, *, file: Optional[str] = None, node: Optional[str] = None, transports: Optional[str] = None,
+    def __init__(self, *, file: Optional[Path] = None, node: Optional[str] = None, transports: Optional[str] = None,
                  secret: Optional[str] = None, silence: Optional[float] = 0, timeout: Optional[float] = 0,
                  rank: Optional[int] = None, ranks: int = 0, boot: Optional[str] = None, job: Optional[str] = None,
                  newcomers: int = 0) -> None:
@@ -269,6 +273,8 @@ def init(**config: Any) -> Job:
 
 def group_of(group: Optional[Group]) -> Group:
     """The group that a class was given, or the default job."""
+    if group is not None and not isinstance(group, Group):
+        raise ValueError("a group is a tutti.Group, of job.split() say, and not %r" % (group,))
     return init() if group is None else group
 
 

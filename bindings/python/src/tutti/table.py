@@ -1,15 +1,16 @@
 """Tables: values that are spread over servers. Workers push deltas, the servers apply a rule, all pull values."""
 from __future__ import annotations
 
+import operator
 import os
 from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple, TypedDict, Union
 
 from ._buffer import BF16, NAMES, Buffer, need_c_order, readable, type_code, writable
-from ._call import NULL, call, ffi, lib, text
+from ._call import NULL, Path, call, ffi, lib, path
 from ._handle import Handle
 from .group import Group, How
 from .operation import Operation, now
-from .update import Init, Updater, accumulate, push_options
+from .update import Init, Updater, accumulate, push_options, struct_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,7 +32,7 @@ class TableConfig(TypedDict, total=False):
     servers: Sequence[int]
     workers: Sequence[int]
     init: Init
-    load: Union[str, "os.PathLike[str]"]
+    load: Path
     snapshots: bool
     publish_pushes: int
     publish: float
@@ -80,32 +81,37 @@ def _ranks(ranks: Optional[Sequence[int]], name: str) -> Tuple[int, Any]:
 
 def _set(c: Any, mode: str = "async", staleness: int = 0, backup: int = 0, servers: Optional[Sequence[int]] = None,
          workers: Optional[Sequence[int]] = None, init: Optional[Init] = None,
-         load: Union[str, "os.PathLike[str]", None] = None, publish_pushes: int = 0, publish: float = 0,
+         load: Optional[Path] = None, publish_pushes: int = 0, publish: float = 0,
          clip: float = 0, **flags: bool) -> List[Any]:
     """Sets the config's members, and returns the memory that they point to."""
     _consistency(c.consistency, mode, staleness, backup)
     c.servers, c.server = server = _ranks(servers, "servers")
     c.workers, c.worker = worker = _ranks(workers, "workers")
-    c.load = path = text(None if load is None else os.fspath(load))
+    c.load = folder = path(load)
     c.publish_pushes, c.publish_ms, c.clip = publish_pushes, int(publish * 1000 + 0.5), clip
     if init is not None:
+        if not isinstance(init, Init):
+            raise ValueError("init is made by tutti.uniform or tutti.normal, and is not %r" % (init,))
         c.init = init._struct()
     for name, value in flags.items():
         if name not in _FLAGS:
             raise TypeError("a table has no keyword %r" % name)
         c.flags |= _FLAGS[name] if value else 0
-    return [server, worker, path]
+    return [server, worker, folder]
 
 
 def _rule(updater: Optional[Updater]) -> Any:
     if callable(updater):
         raise ValueError("a Python function cannot be a table's rule: a server's threads call the rule, several at "
                          "once, while its program may compute. Use a rule of tutti.update, tutti.adam(...) say")
-    return (accumulate() if updater is None else updater)._struct()
+    return struct_of(accumulate() if updater is None else updater)
 
 
 def _shape(shape: Shape) -> Tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    try:
+        return (operator.index(shape),)  # type: ignore[arg-type]
+    except TypeError:
+        return tuple(shape)  # type: ignore[arg-type]
 
 
 def _product(shape: Sequence[int]) -> int:
@@ -180,6 +186,7 @@ class Table(Handle):
         t = cls.__new__(cls)
         t.row_shape = _shape(row)
         t.shape = (rows, *t.row_shape)
+        _product(t.shape)
         t._start(name, lib.tutti_table_rows(type_code(dtype), rows, _product(t.row_shape), _rule(updater)), group,
                  config)
         return t
@@ -416,19 +423,19 @@ class Table(Handle):
         """This worker pushes no more: nobody waits for it, and its pulls wait for nobody."""
         call(lib.tutti_table_finish, self._handle)
 
-    def save(self, folder: Union[str, "os.PathLike[str]"]) -> None:
+    def save(self, folder: Path) -> None:
         """Saves the whole table, values and state, in a folder that all servers see. One rank calls.
 
         A save that fails leaves the last one as it was.
         """
-        call(lib.tutti_table_save, self._handle, text(os.fspath(folder)))
+        call(lib.tutti_table_save, self._handle, path(folder))
 
-    def load(self, folder: Union[str, "os.PathLike[str]"]) -> None:
+    def load(self, folder: Path) -> None:
         """Sets values and state on all servers from the last save. One rank calls, no rank pushes meanwhile.
 
         Raises NotOpen (there is no save), Mismatch (the save is damaged), InvalidArgument (of another table).
         """
-        call(lib.tutti_table_load, self._handle, text(os.fspath(folder)))
+        call(lib.tutti_table_load, self._handle, path(folder))
 
     def reopen(self) -> None:
         """Goes on, after RankDied, TimedOut or Stale, with servers that were started again and have the table open."""
