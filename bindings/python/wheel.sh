@@ -4,7 +4,7 @@
 #   wheel.sh SOURCE-TREE BUILD-TREE PYTHON; the wheel is then in BUILD-TREE, the rest in BUILD-TREE/wheel
 set -eu
 export LC_ALL=C
-source=$(cd "$1" && pwd) build=$(cd "$2" && pwd) python=$3
+source=$(cd "$1" && pwd) build=$(cd "$2" && pwd) python=${3:-python3}
 work=$build/wheel package=$build/wheel/package
 skip() { echo "SKIPPED: $*"; exit 77; }
 
