@@ -106,6 +106,8 @@ print(refused(RuntimeError, g.step))
 job.barrier()
 g.close()
 print(refused(ValueError, lambda: tutti.torch.Gossip(Model(3 + me))))
+assert "from 1 up" in refused(ValueError, lambda: tutti.torch.Gossip(model, every=0))
+assert "a group is a tutti.Group" in refused(ValueError, lambda: tutti.torch.Elastic(model, group="gloo"))
 print(refused(ValueError, lambda: tutti.torch.Gossip(model if me == 0 else torch.nn.Linear(2, 2))))
 """
     said = [text.splitlines() for text in ranks(2, program)]

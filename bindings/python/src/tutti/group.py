@@ -1,6 +1,7 @@
 """Groups of ranks: who is in them, collectives, messages, counters."""
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _buffer
@@ -98,8 +99,8 @@ def _sizes(counts: Sequence[int], size: int, each: int, room: int, what: str) ->
     lengths = [c * each for c in counts]
     if sum(lengths) > room:
         raise ValueError("%s: the counts sum up to %d bytes, and the memory has %d" % (what, sum(lengths), room))
-    places = [sum(lengths[:i]) for i in range(size)]
-    return ffi.new("size_t[]", lengths), ffi.new("size_t[]", places)
+    places = itertools.accumulate([0] + lengths[:-1])
+    return ffi.new("size_t[]", lengths), ffi.new("size_t[]", list(places))
 
 
 class Group:

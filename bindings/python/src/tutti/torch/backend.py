@@ -7,6 +7,7 @@ other names for some methods; both names are here. What is not dense in C order 
 from __future__ import annotations
 
 import datetime
+import itertools
 import weakref
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -117,16 +118,15 @@ def _need_tensors(tensors: Sequence[Tensor], size: int, what: str) -> None:
 
 
 class Layout(NamedTuple):
-    """Blocks of memory, one a rank: their bytes, and where they begin; as arrays for the library, too."""
+    """Blocks of memory, one for each rank: their bytes, and where the blocks begin, as arrays for the library."""
 
-    lengths: List[int]
     c_lengths: Any
     c_places: Any
 
 
-def _layout(lengths: Sequence[int]) -> Layout:
-    places = [sum(lengths[:i]) for i in range(len(lengths))]
-    return Layout(list(lengths), ffi.new("size_t[]", lengths), ffi.new("size_t[]", places))
+def _layout(lengths: List[int]) -> Layout:
+    places = itertools.accumulate([0] + lengths[:-1])
+    return Layout(ffi.new("size_t[]", lengths), ffi.new("size_t[]", list(places)))
 
 
 def _rows(t: Tensor, split: Sequence[int], size: int) -> Layout:
@@ -229,11 +229,12 @@ class Collectives:
         outs, of = list(outputs[0]), _dense(_list(inputs)[0])
         _need_tensors(outs, self._m.size, "the output list of all_gather")
         moves: Moves = []
-        to, blocks = _joined_output(outs, moves), _layout([_bytes(t) for t in outs])
-        _need(blocks.lengths[self._m.rank], _bytes(of), "the output of all_gather for this rank")
-        if len(set(blocks.lengths)) == 1:
+        to, lengths = _joined_output(outs, moves), [_bytes(t) for t in outs]
+        _need(lengths[self._m.rank], _bytes(of), "the output of all_gather for this rank")
+        if len(set(lengths)) == 1:
             call: Tuple[Any, ...] = (lib.tutti_allgather, _at(of), _bytes(of), _at(to))
         else:
+            blocks = _layout(lengths)
             call = (lib.tutti_allgatherv, _at(of), _bytes(of), _at(to), blocks.c_lengths, blocks.c_places)
         return self._start([call], (of, to), outs, opts, moves)
 

@@ -21,6 +21,8 @@ class Gossip(Wrapper):
 
     def __init__(self, model: torch.nn.Module, every: int = 1, name: str = "gossip", group: Optional[Group] = None,
                  **options: Any) -> None:
+        if every < 1:
+            raise ValueError("tutti.torch.Gossip: every (%d) is from 1 up" % every)
         super().__init__(model, group, "Gossip(%r, every=%d)" % (name, every))
         self._name, self._options, self._every, self._count = name, options, every, 0
         self._open()
