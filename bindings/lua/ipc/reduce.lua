@@ -78,7 +78,8 @@ local function agree(tree, call, finished, sum, list, problem)
                                          'calls another function of the tree'), 0)
       end
       if its[3] ~= mine[3] or its[4] ~= mine[4] then
-         local sentence = '%s: node %d gives %d values of other sizes, strides or types than node %d, which gives %d (%s)'
+         local sentence = '%s: node %d gives %d values of other sizes, strides or types than node %d, '
+            .. 'which gives %d (%s)'
          error(sentence:format(call, node + 1, its[3], tree.nodeIndex, #list, shape:sub(1, 100)), 0)
       end
       done, sums = done + its[1], sums + its[2]

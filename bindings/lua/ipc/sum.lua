@@ -4,19 +4,16 @@ local unknown = {}
 
 return function(reduce)
    local Recorder, sums, other = {}, 0, false
-   local a, b, result = {}, {}, {}
-   local function sum(x, y)
-      if (x == a and y == b) or (x == b and y == a) then sums = sums + 1 else other = true end
+   local a, b, result, sum = {}, {}, {}, nil -- sum: what has it
+   local function note(x, y, into)
+      if (x == a and y == b) or (x == b and y == a) then sums, sum = sums + 1, into else other = true end
+      return into
    end
    local function in_place(x, ...)
       if select('#', ...) ~= 1 then other = true end
-      sum(x, (...))
-      return x
+      return note(x, (...), x)
    end
-   function Recorder.__add(x, y)
-      sum(x, y)
-      return result
-   end
+   function Recorder.__add(x, y) return note(x, y, result) end
    function Recorder.__index(_, key)
       if key == 'add' then return in_place end
       other = true
@@ -25,5 +22,6 @@ return function(reduce)
    function Recorder.__newindex() other = true end
    for _, r in ipairs({ a, b, result }) do setmetatable(r, Recorder) end
    local ok, given = pcall(reduce, a, b)
-   return ok and sums == 1 and not other and (given == nil or given == a or given == b or given == result)
+   if given == nil then given = a end
+   return ok and sums == 1 and not other and given == sum
 end

@@ -1,0 +1,247 @@
+-- libipc and the trees: messages, maps, allReduce with any function, scatter, how nodes meet, errors
+local ranks = require 'ranks'
+
+-- Runs one program, which starts what it needs.
+local function run(program, env)
+   local status, output = ranks.shell(('%s timeout -k 2 40 luajit %s'):format(env or '', ranks.file(
+      "local torch = require 'tutti.tensor'\nlocal ipc = require 'libipc'\n" .. program)))
+   if status ~= 0 then error(('status %d\n%s'):format(status, output), 2) end
+   return output
+end
+
+describe('libipc', function()
+   it('has servers and clients', function()
+      run([[
+         local server, port = ipc.server('127.0.0.1')
+         local m = ipc.map(3, function(port, id)
+            local ipc, torch = require 'libipc', require 'tutti.tensor'
+            local client = ipc.client('127.0.0.1', port)
+            client:send('t' .. id)
+            assert(client:recv().x == 't' .. id)
+            local t = torch.FloatTensor(2, 3)
+            assert(client:recv(t) == t and t:sum() == 12)
+            client:send(t:t())
+            client:send({ 1, { a = true, b = ('x'):rep(100000) }, torch.ByteTensor({ 7 }) })
+            local m, tries = nil, 0
+            while m == nil do m, tries = client:recvAsync(), tries + 1 end
+            assert(m == 'bye' and tries > 1)
+            client:close()
+            return true
+         end, port)
+         server:clients(3, function(client)
+            client:tag(client:recv())
+            client:id(42)
+            assert(client:id() == 42 and client:address() ~= '')
+         end)
+         for i = 1, 3 do server:broadcast({ x = 't' .. i }, 't' .. i) end
+         server:broadcast(torch.FloatTensor(2, 3):fill(2))
+         local seen = {}
+         server:clients(function(client)
+            seen[#seen + 1] = client:tag()
+            local ok, why = pcall(client.recv, client, torch.FloatTensor(2, 3))
+            assert(not ok and why:find('type and sizes must match'), why)
+         end)
+         table.sort(seen)
+         assert(table.concat(seen) == 't1t2t3')
+         for _ = 1, 3 do
+            local m, client = server:recvAny()
+            assert(#m[2].b == 100000 and m[2].a and m[3][1] == 7 and client:tag())
+         end
+         require('ipc.posix').sleep(50)
+         server:broadcast('bye')
+         assert(select('#', m:join()) == 3)
+         assert(server:netStats().num_sends > 0)
+         server:close()
+      ]])
+   end)
+
+   it('says when a peer is gone, and which names it has not', function()
+      local output = run([[
+         local server, port = ipc.server()
+         local m = ipc.map(1, function(port)
+            require 'libipc'.client(port)
+            require('ipc.posix').sleep(300)
+            require('ffi').C._exit(1)
+         end, port)
+         server:clients(1, function(client) print(pcall(client.recv, client)) end)
+         print(pcall(m.join, m))
+         print(pcall(ipc.mutex))
+         print(pcall(ipc.server, '127.0.0.1', port))
+         print(pcall(ipc.map, 1, function() return port end))
+         local pid = ipc.fork()
+         if pid == 0 then os.exit(7) end
+         print(ipc.waitpid(pid))
+      ]])
+      assert.truthy(output:find('false%s+recv: rank 1 [^\n]*went down'), output)
+      assert.truthy(output:find('process 1 of the map ended without a result', 1, true), output)
+      assert.truthy(output:find('ipc.mutex is for threads', 1, true), output)
+      assert.truthy(output:find('in use', 1, true), output)
+      assert.truthy(output:find('the function has upvalues', 1, true), output)
+      assert.truthy(output:find('%d+%s+7\n'), output)
+   end)
+
+   it('maps', function()
+      run([[
+         Global = 5
+         local a, b, c, d = ipc.map(2, function(x, id) return x.k + id, Global == nil end, { k = 10 }):join()
+         assert(a == 11 and b == true and c == 12 and d == true)
+         assert(select('#', ipc.map(1, function() return nil, torch_is_nil end):join()) == 2)
+         local m = ipc.map(2, function(id)
+            if id == 1 then error('boom') end
+            require('ipc.posix').sleep(400)
+            return 42
+         end)
+         require('ipc.posix').sleep(200)
+         local ok, why = pcall(m.checkErrors, m)
+         assert(not ok and why:find('boom'))
+         assert(m:join() == 42)
+         ok, why = pcall(function() ipc.map(2, function() error('all of us') end):join() end)
+         assert(not ok and type(why) == 'string' and why:find('all of us'))
+      ]])
+   end)
+end)
+
+describe('a tree', function()
+   local NODES = [[
+      local function nodes(n, f)
+         local server, port = ipc.server('127.0.0.1')
+         local m = ipc.map(n - 1, function(n, port, f, id)
+            local client = require 'libipc'.client('127.0.0.1', port)
+            local result = f(require 'ipc.Tree'(id + 1, n, 2, nil, client, '127.0.0.1'), require 'tutti.tensor')
+            client:close()
+            return result
+         end, n, port, f)
+         local first = f(require 'ipc.Tree'(1, n, 2, server, nil, '127.0.0.1', port), torch)
+         local all = { first, m:join() }
+         server:close()
+         return all
+      end
+   ]]
+
+   it('reduces with any function, in the order of the nodes', function()
+      run(NODES .. [[
+         local all = nodes(4, function(tree, torch)
+            local i = tree.nodeIndex
+            local function join(a, b) return type(a) == 'number' and 10 * a + b or a:mul(10):add(b) end
+            local value = { z = i, a = { torch.DoubleTensor({ i, i + 1 }), i }, m = torch.ShortTensor({ i }) }
+            local same, n = tree.allReduce(value, join)
+            assert(same == value and n == 4)
+            assert(value.z == 1234 and value.a[2] == 1234 and value.a[1][1] == 1234 and value.a[1][2] == 2345)
+            assert(value.m[1] == 1234)
+            local larger = tree.allReduce(torch.FloatTensor({ i }), function(a, b) return a[1] > b[1] and a or b end)
+            local view = torch.FloatTensor({ { i, 0 }, { i, 0 } }):select(2, 1)
+            tree.allReduce(view, function(a, b) return a + b end)
+            assert(larger[1] == 4 and view[2] == 10 and not view:isContiguous())
+            local got = tree.scatter({ i, 'from ' .. i, torch.LongTensor({ i }) })
+            assert(got[1] == 1 and got[2] == 'from 1' and got[3][1] == 1)
+            return tree.scatter(i)
+         end)
+         for i = 1, 4 do assert(all[i] == 1) end
+      ]])
+   end)
+
+   it('knows a sum', function()
+      local is_sum = require 'ipc.sum'
+      assert.is_true(is_sum(function(a, b) return a + b end))
+      assert.is_true(is_sum(function(a, b) return a:add(b) end))
+      assert.is_true(is_sum(function(a, b) a:add(b) return a end))
+      assert.is_true(is_sum(function(a, b) a:add(b) end))
+      assert.is_false(is_sum(function(a, b) return a + b + b end))
+      assert.is_false(is_sum(function(a, b) return a:add(2, b) end))
+      assert.is_false(is_sum(function(a, b) return a:add(b):mul(0.5) end))
+      assert.is_false(is_sum(function(a, b) local _ = a + b return a end))
+      assert.is_false(is_sum(function(a, b) return a[1] > b[1] and a or b end))
+      assert.is_false(is_sum(function(a, b) b:add(a) end))
+      assert.is_false(is_sum(function(a) return a end))
+      assert.is_false(is_sum(function(a) return a + a end))
+   end)
+
+   it('says what differs, and whose function fails', function()
+      local output = run(NODES .. [[
+         for _, f in ipairs({
+            function(tree, torch)
+               return select(2, pcall(tree.allReduce, torch.Tensor(tree.nodeIndex), function(a, b) return a + b end))
+            end,
+            function(tree) return select(2, pcall(tree.allReduce, 1, function() error('not today') end)) end,
+            function(tree) return select(2, pcall(tree.allReduce, nil, function(a) return a end, function() end)) end,
+            function(tree) return select(2, pcall(tree.nodeIndex == 1 and tree.scatter or tree.allReduce, 1,
+                                                  function(a, b) return a + b end)) end,
+         }) do print(unpack(nodes(2, f))) end
+      ]])
+      local _, sizes = output:gsub('values of other sizes, strides or types', '')
+      local _, fails = output:gsub('the function has failed on node 1: [^\n]-not today', '')
+      local _, calls = output:gsub('calls another function of the tree', '')
+      assert.are.same({ 2, 2, 2 }, { sizes, fails, calls }, output)
+      assert.truthy(output:find('this node has reduced no value before', 1, true), output)
+   end)
+
+   local SUM = [[
+      local value = tree.allReduce(i, function(a, b) return a + b end)
+      assert(value == n * (n + 1) / 2 and tree.numNodes == n and tree.nodeIndex == i)
+      tree.close()
+   ]]
+
+   -- Starts n processes of one program, the last one first; returns the status of all, and what they said.
+   local function by_hand(n, tree)
+      local path = ranks.file('local i, n = tonumber(arg[1]), tonumber(arg[2])\nlocal tree = ' .. tree .. '\n' .. SUM)
+      return ranks.shell(([[pids= ; for i in $(seq %d -1 1); do timeout -k 2 30 luajit %s $i %d & pids="$pids $!"; done
+         for p in $pids; do wait $p || exit 1; done]]):format(n, path, n))
+   end
+
+   it('is met at a port, in any order', function()
+      local port = require('ipc.posix').free_port()
+      local status, output = by_hand(5, ("require 'ipc.StaticTree'(i, n, '127.0.0.1', %d, '127.0.0.1', %d)")
+                                        :format(port, port))
+      assert.are.equal(0, status, output)
+   end)
+
+   it('of 40 processes begins within 5 seconds', function()
+      local port = require('ipc.posix').free_port()
+      local began = os.time()
+      local status, output = by_hand(40, ("require 'ipc.StaticTree'(i, n, '127.0.0.1', %d, '127.0.0.1', %d)")
+                                         :format(port, port))
+      assert.are.equal(0, status, output)
+      assert.is_true(os.time() - began <= 10) -- the machine may be busy
+   end)
+
+   it('is published and queried', function()
+      local status, output = by_hand(3, [[require 'ipc.DiscoveredTree'(i, n, '127.0.0.1', nil,
+         function(h, p) local f = io.open('published', 'w') f:write(h .. ' ' .. p .. '\n') f:close() end,
+         function() local f = io.open('published') if not f then return end
+            local h, p = f:read('*a'):match('^(%S+) (%d+)\n') f:close() return h, p end)]])
+      os.remove('published')
+      assert.are.equal(0, status, output)
+   end)
+
+   it('is met by the parent of all', function()
+      run([[
+         local m = ipc.map(3, function(id)
+            for round = 1, 2 do
+               local tree = require 'ipc.LocalhostTree'(id, 3)
+               assert(tree.allReduce(id, function(a, b) return a + b end) == 6)
+               tree.close()
+            end
+         end)
+         m:join()
+      ]])
+   end)
+
+   it('of one node sends nothing', function()
+      local tree = require 'ipc.LocalhostTree'(1, 1)
+      local value, n = tree.allReduce(5, error)
+      assert.are.same({ 5, 1, 5 }, { value, n, tree.scatter(5) })
+   end)
+
+   it('says which node died', function()
+      local output = run(NODES .. [[
+         print(pcall(nodes, 3, function(tree, torch)
+            if tree.nodeIndex == 3 then require('ffi').C._exit(1) end
+            local ok, why = pcall(tree.allReduce, torch.Tensor(3), function(a, b) return a + b end)
+            assert(not ok and why:find('went down'), why)
+            print('node ' .. tree.nodeIndex .. ' knows')
+         end))
+      ]])
+      assert.truthy(output:find('node 1 knows', 1, true) and output:find('node 2 knows', 1, true), output)
+      assert.truthy(output:find('process 2 of the map ended without a result', 1, true), output)
+   end)
+end)
