@@ -1,4 +1,4 @@
--- multiverso.lua - a Multiverso program: workers fit y = 3 x with one model on servers: tutti run -n 4 luajit multiverso.lua
+-- multiverso.lua - a Multiverso program, whose workers fit y = 3 x: tutti run -n 4 luajit multiverso.lua
 local torch = require 'tutti.tensor'
 local multiverso = require 'multiverso'
 

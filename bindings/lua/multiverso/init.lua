@@ -6,7 +6,7 @@ local surface = require 'tutti.surface'
 local tensor = require 'tutti.tensor'
 local tutti = require 'tutti'
 
-local COPIED = 4 * 2 ^ 20 -- bytes: a delta of the program's own up to this is copied, and add returns at once
+local COPIED = 16 * 2 ^ 20 -- bytes: a delta of the program's own below this is copied, and add returns at once
 
 local job, mine, synchronous -- mine: init has joined the job
 local tables = {}            -- that are open
@@ -77,7 +77,7 @@ end
 
 -- Pushes; an add that is not to be waited for is settled before the next barrier or get.
 local function push(object, f, own, rows, sync)
-   local now = sync or (own and memory.readable(f).bytes > COPIED)
+   local now = sync or (own and not synchronous and memory.readable(f).bytes >= COPIED)
    if not now and own then f = tensor.FloatTensor(tonumber(f:nElement())):copy(f) end
    local t = object.table
    if now then
