@@ -186,7 +186,7 @@ class NoRoom(Error):
 
 
 class InUse(Error, TimeoutError):
-    """Another rank, or another call of this one, has it still (EBUSY)."""
+    """Another rank, or another call of this rank, still uses the lock or the table (EBUSY)."""
     code = _errno.EBUSY
 
 
