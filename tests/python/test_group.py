@@ -291,6 +291,7 @@ def test_bad_input(ranks):
                 ("x has elements of 4 bytes, and out of 8", lambda: job.alltoallv(x, [4], np.zeros(2), [2])),
                 ("a time is from 0 to 2147483 seconds, or None, and not -1", lambda: job.set_timeout(-1)),
                 ("no counter is called 'steps'", lambda: job.stats("steps")),
+                ("no counter is called 3", lambda: job.stats(3)),
                 ("no such rank|rank 1", lambda: job.send(x, 1)),
                 ("a name or an address is a str, and not b'name'", lambda: tutti.Window(b"name")),
                 ("has a zero byte", lambda: job.of([0], "a\0b")),

@@ -111,7 +111,8 @@ class Gradients(Handle):
 
     def regroup(self, group: Group) -> None:
         """Goes on in another group, after `shrink` or `grow`. Then all ranks call `synchronize`."""
-        call(lib.tutti_gradients_regroup, self._handle, group_of(group)._c)
+        group = group_of(group)
+        call(lib.tutti_gradients_regroup, self._handle, group._c)
         self.group = group
 
 
@@ -227,7 +228,8 @@ class ElasticAverage(Handle):
 
         Blocks until all ranks have called. Then all ranks call one of the two synchronizations.
         """
-        call(lib.tutti_ea_regroup, self._handle, group_of(group)._c)
+        group = group_of(group)
+        call(lib.tutti_ea_regroup, self._handle, group._c)
         self.group = group
 
 

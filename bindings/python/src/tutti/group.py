@@ -446,7 +446,7 @@ class Group:
 
     def stats(self, kind: str, rank: Optional[int] = None) -> Stat:
         """What was done with a rank of the group, or (None) with all of the job. kind: "put", "allreduce", "send"..."""
-        code = getattr(lib, "TUTTI_STAT_" + kind.upper(), None)
+        code = getattr(lib, "TUTTI_STAT_" + str(kind).upper(), None)
         if code is None:
             raise ValueError("no counter is called %r: see tutti_stats(3)" % kind)
         s = ffi.new("tutti_stat *")
