@@ -121,8 +121,8 @@ class ElasticAverage(Handle):
 
         d = alpha (x - c);  x = x - d;  c = c + the sum of all ranks' d      (Zhang et al., arXiv 1412.6651)
 
-    Begin with `synchronize`: all ranks' params and centers become rank 0's params. Without it each rank's center begins
-    as the params that the rank has then, and these differ.
+    Begin with `synchronize`: all ranks' params and centers become rank 0's params. Without `synchronize` each rank's
+    center begins as the rank's own params, and the centers differ.
 
     params: tensors of float32, float64, float16 or bfloat16, the same counts and types on all ranks. alpha: from 0 to
     1; None: elastic_alpha(ranks of the group). distlearn: each synchronization ends with one elastic move more, as in

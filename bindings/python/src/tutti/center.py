@@ -11,7 +11,7 @@ from ._model import Model
 from .group import Group
 from .operation import Operation
 from .table import Table, Versions, _ranks
-from .update import Updater, struct_of
+from .update import Updater, _struct_of
 
 NAN = math.nan
 
@@ -125,8 +125,8 @@ class Center(Handle):
         """
         if merge is not None:
             raise ValueError("merge: the library does not promise the thread on which it merges, so a Python function "
-                             "cannot do it: call center.table.push_pull(params, out=...), and merge what comes back")
-        c = lib.tutti_center_own(tau, struct_of(updater), NULL, NULL)
+                             "cannot merge: call center.table.push_pull(params, out=...), and merge what comes back")
+        c = lib.tutti_center_own(tau, _struct_of(updater), NULL, NULL)
         return cls(name, params, c, group, servers, workers, snapshots, load)
 
     @property

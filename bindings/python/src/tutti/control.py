@@ -1,4 +1,4 @@
-"""A controller that answers what its workers ask, and queues that spread batches over workers."""
+"""A controller answers what its workers ask. A queue gives batches to workers."""
 from __future__ import annotations
 
 import contextlib
@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 
 class _Lock:
-    """The controller's lock, in this rank's hands: a `with` block frees it."""
+    """The controller's lock, which this rank has: a `with` block frees the lock."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -40,12 +40,13 @@ class _Lock:
 
 
 class Controller(Handle):
-    """One rank, the controller, answers what the others, its workers, ask.
+    """One rank of the group is the controller. The other ranks are workers: they ask, and the controller answers.
 
-    name: 1 to 160 bytes. controller: its rank in the group. group: None: the default job. Does not block. A handle
-    takes one call at a time, else UnderWay. Calls of a worker wait for an answer, and raise TimedOut (the controller
-    lives), RankDied, RankLeft, ShutDown (it serves no more), Stale (it has closed the handle). Timeouts are seconds;
-    None: the group's. A handler of a signal that raises ends a wait; the next call goes on with its request.
+    name: 1 to 160 bytes. controller: the controller's rank in the group. group: None: the default job. Opening does
+    not block. A handle takes one call at a time: a second call raises UnderWay. Calls of a worker wait for the
+    controller, and raise TimedOut (the controller lives, and has not answered), RankDied, RankLeft, ShutDown (the
+    controller has stopped serving), Stale (the controller has closed the handle). Timeouts are seconds; None: the
+    group's timeout. If a signal's handler raises, the wait ends; the next call of the same kind continues the request.
     """
 
     _end = lib.tutti_controller_close
@@ -58,10 +59,11 @@ class Controller(Handle):
     def serve(self, function: Callable[[Request], Any]) -> None:
         """Answers until each worker is done or gone, or stop() was called.
 
-        function(request) returns the answer, bytes up to 16384, or None for none; of a worker that is done or gone,
-        once each, there is nothing to answer. What it raises is logged, and raised by the worker's call: an Error as
-        such, all else as FunctionFailed. The loop goes on, but after KeyboardInterrupt and the like. The function may
-        make any call, but on this controller stop() alone.
+        function(request) returns the answer: up to 16384 bytes, or None for an empty answer. The loop also calls the
+        function once for each worker that is done or gone, and ignores the result. If the function raises, the loop
+        logs the exception, and the worker's call raises: an Error of the same class, or else FunctionFailed. Then the
+        loop continues, but KeyboardInterrupt and SystemExit end the loop. On this controller the function may call
+        stop() alone.
         """
         request = self.next()
         while request is not None:
@@ -92,8 +94,8 @@ class Controller(Handle):
     def next(self, timeout: Optional[float] = None) -> Optional[Request]:
         """Waits for the next request, and serves locks and firsts meanwhile. None: each worker is done or gone.
 
-        A worker that asks waits for answer(); others' requests may be taken first. timeout: seconds; None: no end;
-        0: only look. Raises TimedOut: no worker has asked.
+        A worker that asks waits for answer(). The controller may take requests of other workers before it answers.
+        timeout: seconds; None: no limit; 0: does not wait. Raises TimedOut: no worker has asked.
         """
         r = ffi.new("tutti_request *")
         if not call(lib.tutti_controller_next, self._handle, r, milliseconds(timeout)):
@@ -115,13 +117,13 @@ class Controller(Handle):
         call(lib.tutti_controller_answer, self._handle, worker, -code, b.pointer, b.bytes)
 
     def stop(self) -> None:
-        """Serving ends, at the latest in 20 ms. From the function that answers, or another thread."""
+        """Ends serve() and next() within 20 ms. The function that answers may call stop(), and so may any thread."""
         lib.tutti_controller_stop(self._handle)
 
     # ---- the workers ----
 
     def ask(self, request: Any = b"", timeout: Optional[float] = None) -> bytes:
-        """Asks, and returns the answer; both have up to 16384 bytes. Raises also what the controller answered with."""
+        """Asks, and returns the answer; both have up to 16384 bytes. Raises the error that the controller answered."""
         b, n = readable(request), ffi.new("size_t *")
         answer = _new_answer("char[]", lib.TUTTI_REQUEST_MAX)
         call(lib.tutti_controller_ask, self._handle, b.pointer, b.bytes, answer, lib.TUTTI_REQUEST_MAX, n,
@@ -129,7 +131,7 @@ class Controller(Handle):
         return bytes(ffi.buffer(answer, n[0]))
 
     def done(self) -> None:
-        """This worker asks no more. Frees a lock."""
+        """Says that this worker asks no more. Frees the lock if this worker has the lock."""
         call(lib.tutti_controller_done, self._handle)
 
     def first(self) -> bool:
@@ -139,26 +141,27 @@ class Controller(Handle):
     def lock(self, timeout: Optional[float] = None) -> _Lock:
         """Takes the controller's one lock: `with c.lock(): ...`, or unlock() later. Workers get it in turn.
 
-        timeout: seconds in the queue; 0: only if it is free. Raises InUse (another worker has it, by then), Deadlock
-        (this worker has it).
+        timeout: seconds; 0: does not wait. Raises InUse (another worker still has the lock), Deadlock (this worker has
+        the lock already).
         """
         call(lib.tutti_controller_lock, self._handle, milliseconds(timeout))
         return _Lock(self)
 
     def unlock(self) -> None:
-        """Frees the lock. Raises Refused: this worker does not have it."""
+        """Frees the lock. Raises Refused: this worker does not have the lock."""
         call(lib.tutti_controller_unlock, self._handle)
 
 
 class Queue(Handle):
-    """One rank, the producer, sends batches, each to one of the others, its workers. A batch is a list of arrays.
+    """One rank is the producer, and sends batches. Each batch goes to one of the other ranks, the workers.
 
-    name: 1 to 160 bytes. producer: its rank in the group. bytes: the most that a batch has. depth: how many batches
-    wait, at most. All ranks give the same. group: None: the default job. Does not block. A handle takes one call at a
-    time, else UnderWay. Timeouts are seconds; None: the group's; 0: only look.
+    A batch is a list of arrays. name: 1 to 160 bytes. producer: the producer's rank in the group. bytes: the largest
+    size of a batch. depth: how many batches may wait. All ranks give the same arguments. group: None: the default job.
+    Opening does not block. A handle takes one call at a time: a second call raises UnderWay. Timeouts are seconds;
+    None: the group's timeout; 0: does not wait.
 
-    A worker has done with a batch when it takes the next one, or closes the queue. What a worker was assigned when it
-    dies goes to another one: no batch is lost, and the one in its hands may be worked on twice.
+    A worker has done with a batch when the worker takes the next batch or closes the queue. If a worker dies, its
+    batches go to other workers: no batch is lost, and the batch that the worker had taken may be processed twice.
     """
 
     _end = lib.tutti_queue_close
@@ -171,7 +174,8 @@ class Queue(Handle):
 
         arrays: a list of arrays, or one array.
 
-        Raises TimedOut (it is full still), MessageTooLong, RankDied (all workers are gone), ShutDown (it has ended).
+        Raises TimedOut (the queue is still full), MessageTooLong, RankDied (all workers are gone), ShutDown (the queue
+        has ended).
         """
         array, hold = tensors(as_list(arrays), lambda x: need_c_order(readable(x)))
         call(lib.tutti_queue_send, self._handle, array, len(array), milliseconds(timeout))
@@ -180,8 +184,8 @@ class Queue(Handle):
     def receive(self, timeout: Optional[float] = None) -> List[Any]:
         """Takes the next batch: its arrays, of one dimension; []: the producer has ended the queue.
 
-        The arrays are NumPy's, and copies: the queue's own memory is another batch's after the next call, and gone
-        after close(). bfloat16 comes as uint16. Raises TimedOut (none came), RankDied, RankLeft (of the producer).
+        The arrays are NumPy arrays, and copies. bfloat16 comes as uint16. Raises TimedOut (no batch has come), RankDied
+        and RankLeft (the producer is gone).
         """
         place = ffi.new("tutti_tensor **")
         n = call(lib.tutti_queue_receive, self._handle, place, milliseconds(timeout))

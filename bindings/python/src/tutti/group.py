@@ -173,13 +173,16 @@ class Group:
         return made
 
     def shrink(self) -> "Group":
-        """The group of the ranks that are left, after a collective has failed. All of these call."""
+        """Makes a group of the ranks that are left, after a collective has failed. All ranks that are left call."""
         made = self._made(lib.tutti_group_shrink)
         assert made is not None
         return made
 
     def grow(self) -> "Group":
-        """The same, and ranks that have joined since, behind the others. They call `grow` of what they joined."""
+        """Does the same as shrink, and adds the ranks that have joined since, after the others.
+
+        A rank that has joined calls `grow` of its job.
+        """
         made = self._made(lib.tutti_group_grow)
         assert made is not None
         return made

@@ -42,7 +42,7 @@ class Job(Group):
     """This process's place in a job, and the group of all ranks.
 
     Without arguments everything comes from the launcher: `tutti run`, torchrun, srun, mpirun. Without a launcher the
-    process is a job of one. Arguments (each is taken from the environment if it is not given):
+    process is a job of one. An argument that is not given comes from the environment:
 
     file, node: a config file, and which of its nodes this process is. transports: "shm,verbs,tcp". secret: at least
     16 bytes. silence, timeout: seconds; None: no limit. boot: "HOST:PORT" of rank 0, with rank and ranks; without
@@ -53,7 +53,7 @@ class Job(Group):
     `leave()`, the end of a `with` block, or the interpreter's exit. The last two cancel what was started if the
     program ends by an exception, or exits.
 
-    In a fork's child the job and all that came of it are dead: calls raise ForkedChild.
+    In a fork's child the job and its objects are dead: calls raise ForkedChild.
     """
 
     def __init__(self, *, file: Optional[Path] = None, node: Optional[str] = None, transports: Optional[str] = None,
@@ -94,7 +94,7 @@ class Job(Group):
 
     @property
     def late(self) -> bool:
-        """True if this rank has joined a job under way: for collectives it is alone until all call `grow`."""
+        """True if this rank has joined a running job: for collectives this rank is alone until all call `grow`."""
         return bool(call(lib.tutti_late, self._c))
 
     def everyone(self) -> "Everyone":

@@ -67,7 +67,7 @@ def _run(fd: int, bell: int) -> None:
 
 
 def start() -> None:
-    """From the first job on. If the program takes the lines by itself, it goes on to do so."""
+    """Starts the thread with the first job. Does nothing if the program takes the lines by itself."""
     global _thread, _bell
     with _lock:
         fd = -1 if _thread is not None else lib.tutti_log_open()

@@ -10,7 +10,7 @@ from ._call import NULL, Path, call, ffi, lib, path
 from ._handle import Handle
 from .group import Group, How
 from .operation import Operation, now
-from .update import Init, Updater, accumulate, push_options, struct_of
+from .update import Init, Updater, accumulate, push_options, _struct_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -104,7 +104,7 @@ def _rule(updater: Optional[Updater]) -> Any:
     if callable(updater):
         raise ValueError("a Python function cannot be a table's rule: a server's threads call the rule, several at "
                          "once, while its program may compute. Use a rule of tutti.update, tutti.adam(...) say")
-    return struct_of(accumulate() if updater is None else updater)
+    return _struct_of(accumulate() if updater is None else updater)
 
 
 def _shape(shape: Shape) -> Tuple[int, ...]:
@@ -147,13 +147,13 @@ class Table(Handle):
     updater: the servers' rule, tutti.adam(0.001) say; None: tutti.accumulate().
     group: None: the default job.
 
-    By keyword, and all the same on all ranks, but for `load`:
+    These are keywords. All ranks give the same values, except for `load`:
 
     mode: "async": nobody waits. "ssp": a worker is at most `staleness` pushes ahead. "bsp": rounds; a round closes
         without the last `backup` workers.
     servers, workers: lists of ranks of the group; without them all ranks.
     init: tutti.uniform(a, b, seed) or tutti.normal(sigma, seed), instead of zeros.
-    load: a folder. This server begins with the last save there; NotOpen: there is none yet.
+    load: a folder. This server begins with the last save there. Raises NotOpen: the folder has no save yet.
     snapshots: servers keep versions for snapshot(): one after `publish_pushes` pushes, at most once in `publish`
         seconds; both 0: one in 0.1 s.
     fresh: servers track which rows a worker has not seen, for pull_fresh(); fresh_own: also of its own pushes.
@@ -162,7 +162,7 @@ class Table(Handle):
     bf16_deltas: of float32: push and push_pull take deltas of bfloat16.
 
     Blocks until all servers have opened the table. Raises InvalidArgument (another rank has another config), Exists,
-    NotOpen (a server has not opened it in time).
+    NotOpen (a server has not opened the table in time).
 
     An array that a call takes is dense. It has the table's dtype, and the shape that the call names or one dimension.
     Else the call raises ValueError, and nothing has happened. NumPy has no bfloat16: uint16 stands for it. Calls raise

@@ -67,7 +67,7 @@ class Updater:
         return "tutti.%s(%s)" % (self.rule, ", ".join("%s=%r" % o for o in self.options.items()))
 
 
-def struct_of(updater: Updater) -> Any:
+def _struct_of(updater: Updater) -> Any:
     """A tutti_updater of what a program has given as a rule."""
     if not isinstance(updater, Updater):
         raise ValueError("a table's rule is made by a function of tutti.update, tutti.adam(0.001) say, and is not %r"
