@@ -1,4 +1,5 @@
-"""What the tests share: `ranks(n, program)` runs a program as n real processes, over shm and over tcp."""
+"""What the tests share: `ranks(n, program)` runs a program as n real processes, over shm or tcp, or with TEST_FULL=yes
+over both."""
 import contextlib
 import inspect
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import zlib
 
 import pytest
 
@@ -16,7 +18,7 @@ LAUNCHERS = ("TUTTI_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "SLURM_", 
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "transports(*names): over which transports the test runs; shm and tcp")
+    config.addinivalue_line("markers", "transports(*names): over which transports the test runs")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 
@@ -26,10 +28,17 @@ def pytest_collection_modifyitems(items):
         items[:] = items[int(os.environ["HALF"])::2]
 
 
+def transports(test):
+    """Returns over which transports a test runs: those of its marker, both in a full check, else one of them."""
+    marker, both = test.get_closest_marker("transports"), ("shm", "tcp")
+    if marker or os.environ.get("TEST_FULL") == "yes":
+        return marker.args if marker else both
+    return both[zlib.crc32(test.name.encode()) % 2:][:1]
+
+
 def pytest_generate_tests(metafunc):
     if "ranks" in metafunc.fixturenames:
-        marker = metafunc.definition.get_closest_marker("transports")
-        metafunc.parametrize("ranks", marker.args if marker else ("shm", "tcp"), indirect=True)
+        metafunc.parametrize("ranks", transports(metafunc.definition), indirect=True)
 
 
 def free_address():

@@ -1,6 +1,6 @@
 #!/bin/sh
 # python.sh - pytest over the package of the build tree, with real processes; two at a time, as most of them wait
-#   PYTEST_ADDOPTS='-k name -v' picks some tests
+#   PYTEST_ADDOPTS='-k name -v' picks some tests; TEST_FULL=yes runs each over shm and over tcp, not over one of them
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,16 +18,5 @@ compat=$here/../../bindings/python/compat/src
 export PYTHONPATH="$build/bindings/python:$compat" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH"
 cd "$scratch" || exit 99
 
-half() { # 0 or 1: every other test; pytest's 5 is that there was none
-	HALF=$1 timeout -s INT -k 10 200 "$python" -m pytest -q -p no:cacheprovider --rootdir "$here" \
-		--basetemp "$scratch/tmp$1" --durations 5 --ignore "$here/torch" "$here"
-	status=$?
-	[ $status = 5 ] || return $status
-}
-
-half 0 > half.0 2>&1 &
-half 1
-result=$?
-wait $! || result=1
-cat half.0
-exit $result
+. "$here/halves.sh"
+halves 300 --ignore "$here/torch" "$here"

@@ -18,5 +18,5 @@ scratch=$(mktemp -d) || exit 99
 trap 'rm -rf "$scratch"' EXIT
 export PYTHONPATH="$build/bindings/python" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH" TEST_TORCH=1
 cd "$scratch" || exit 99
-timeout -k 10 560 "$python" -m pytest -q -p no:cacheprovider --rootdir "$here" --basetemp "$scratch/tmp" --durations 5 \
-	"$here/torch" "$here/test_pages.py"
+. "$here/halves.sh"
+halves 560 "$here/torch" "$here/test_pages.py"
