@@ -25,7 +25,9 @@ describe('the example', function()
          for value in output:gmatch('SGD ends at ([%d.]+)') do seen[value] = true end
          local first = next(seen)
          assert.is_nil(next(seen, first), output)
-         for value in output:gmatch('averaging ends at ([%d.]+)') do assert.is_true(math.abs(value - 2) < 0.8, output) end
+         for value in output:gmatch('averaging ends at ([%d.]+)') do
+            assert.is_true(math.abs(value - 2) < 0.8, output)
+         end
       end
       local port = require('ipc.posix').free_port()
       local status, output = ranks.shell(([[pids= ; for i in 3 2 1; do

@@ -173,6 +173,19 @@ describe('tutti', function()
       ]])
    end)
 
+   it('takes the tensors of another library by their methods', function()
+      local ffi, job = require 'ffi', require('tutti').join()
+      local values = ffi.new('float[3]', 1, 2, 3)
+      local foreign = { data = function() return values + 0 end, nElement = function() return 3 end,
+                        type = function() return 'torch.FloatTensor' end, isContiguous = function() return true end }
+      local out = job:allreduce(foreign, 'sum', require('tutti.tensor').FloatTensor(3))
+      assert.are.same({ 1, 2, 3 }, out:totable())
+      foreign.type = function() return 'torch.CudaTensor' end
+      assert.truthy(tostring(select(2, pcall(job.allreduce, job, foreign))):find('a torch.CudaTensor has no memory', 1,
+                                                                                  true))
+      job:leave()
+   end)
+
    it('refuses with a sentence', function()
       local tutti = require 'tutti'
       local job = tutti.join()

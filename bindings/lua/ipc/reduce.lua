@@ -170,35 +170,35 @@ end
 
 -- ---- any function ----
 
-local function same_memory(a, b) return a == b or ffi.cast('char *', a:data()) == ffi.cast('char *', b:data()) end
-
--- On node 1: the tensors of all nodes, folded. Goes on receiving after an error of f, which it returns.
-local function fold_tensor(group, f, mine)
-   local value, room, failure = mine, nil, nil
-   local big = memory.readable(mine:contiguous()).bytes > 2 ^ 20
-   for node = 1, group:size() - 1 do
-      room = room or pack.tensor(pack.head(mine))
-      if room:nElement() > 0 then group:recv(room, node, FOLD) end
-      local ok, given
-      if not failure then
-         ok, given = pcall(f, value, room)
-         if ok then value = given == nil and value or given else failure = tostring(given) end
-      end
-      if is_tensor(value) and value:nElement() > 0 and same_memory(value, room) then room = nil end
-      given = nil
-      if big then collectgarbage() end -- else results that are dropped pile up
+-- Folds one more tensor into `mine`; returns why not, if so.
+local function fold_one(f, mine, room)
+   local ok, given = pcall(f, mine, room)
+   if not ok then return tostring(given) end
+   if given == nil or given == mine then return end
+   if not is_tensor(given) or given:nElement() ~= mine:nElement() then
+      return ('it has returned a %s for two tensors of %d elements'):format(type(given), tonumber(mine:nElement()))
    end
-   if not failure and not is_tensor(value) then failure = 'it has returned a ' .. type(value) .. ' for two tensors' end
-   return value, failure
+   mine:copy(given)
+end
+
+-- On node 1: the tensors of all nodes, folded into `mine`. Besides that and what f makes there is one more at a time.
+-- Goes on receiving after an error of f, which it returns.
+local function fold_tensor(group, f, mine)
+   local room, failure = pack.tensor(pack.head(mine)), nil
+   for node = 1, group:size() - 1 do
+      if room:nElement() > 0 then group:recv(room, node, FOLD) end
+      failure = failure or fold_one(f, mine, room)
+      if mine:nElement() > 2 ^ 18 then collectgarbage() end -- else results that are dropped pile up
+   end
+   return failure
 end
 
 local function fold_here(group, f, list, all, n)
    local at, failure = 0, nil
    for _, leaf in ipairs(list) do
       if leaf.tensor then
-         local value, why = fold_tensor(group, f, leaf.value)
+         local why = fold_tensor(group, f, leaf.value)
          failure = failure or why
-         if not failure and value ~= leaf.value then leaf.value:copy(value) end
       elseif not failure then
          local ok, value = pcall(fold_number, f, all, n, at, group:size())
          if ok and type(value) ~= 'number' then
