@@ -87,9 +87,10 @@ end
 local warned = false
 
 -- Above 2 / (n + 1) the sum of n moves throws the center further than it was away.
-local function warn(alpha, nodes)
+local function warn(alpha, tree)
+   local nodes = tree.numNodes
    local bound = 2 / (nodes + 1)
-   if alpha <= bound or warned then return end
+   if alpha <= bound or warned or tree.nodeIndex ~= 1 then return end
    warned = true
    local sentence = 'AllReduceEA: alpha %g of %d nodes moves the center further than its distance: up to %g is stable\n'
    io.stderr:write(sentence:format(alpha, nodes, bound))
@@ -100,7 +101,7 @@ local function AllReduceEA(tree, tau, alpha, options)
       local sentence = 'AllReduceEA: tau is %s, and must be from 1 up; alpha is %s, and must be from 0 to 1'
       error(sentence:format(tostring(tau), tostring(alpha)), 0)
    end
-   warn(alpha, tree.numNodes)
+   warn(alpha, tree)
    local compat = options and options.compat or false
    local over = tree.group and over_group(tree.group, tau, alpha, compat) or over_tree(tree, tau, alpha, compat)
    return surface.plain_all(over)
