@@ -285,3 +285,19 @@ job.barrier()
 dist.destroy_process_group()
 """
     ranks(2, program)
+
+
+@pytest.mark.transports("shm")
+def test_ddp_hook_lets_a_rank_end(ranks):
+    """A rank that raises in the backward pass ends, although the other rank does not average."""
+    program = MODEL + """
+class Bucket:
+    def buffer(self):
+        return torch.ones(4)
+
+if me == 0:
+    future = tutti.torch.ddp_hook(None, Bucket())
+    raise MemoryError
+print(refused(tutti.errors.RankLeft, lambda: job.recv(bytearray(1), 0)))
+"""
+    ranks(2, program, timeout=30, ends={0: 1})

@@ -1,17 +1,17 @@
 """Gradients averaged over the ranks: by a call, or inside DistributedDataParallel."""
 # DDP looks at the annotations of a hook: they are no strings here.
-from concurrent.futures import ThreadPoolExecutor
+import weakref
 from typing import Optional
 
 import torch
 import torch.distributed as dist
 
 from ..group import Group
-from ..job import group_of
-from ..operation import Operation
+from ..job import Job, group_of
 from .model import average, eager, float_buffers, parameters
+from .work import Completer, Work
 
-_waiting = ThreadPoolExecutor(1, "tutti ddp_hook")  # its thread starts with the first gradient
+_completers: "weakref.WeakKeyDictionary[Job, Completer]" = weakref.WeakKeyDictionary()
 
 
 @eager
@@ -35,17 +35,17 @@ def ddp_hook(group: Optional[Group], bucket: dist.GradBucket) -> torch.futures.F
 
     The buckets' gradients are averaged while the backward pass goes on. group: None: the default job.
     """
-    gradients = bucket.buffer()
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    started = group_of(group).allreduce_start(gradients, op="average")
-    _waiting.submit(_finish, started, gradients, future)
-    return future
+    gradients, group = bucket.buffer(), group_of(group)
+    started = group.allreduce_start(gradients, op="average")
+    job = group.job
+    work = Work([started], [gradients], (), lambda: _completer(job))
+    return work.get_future().then(lambda future: future.value()[0])  # type: ignore[no-any-return]
 
 
-def _finish(started: Operation, gradients: torch.Tensor, future: torch.futures.Future[torch.Tensor]) -> None:
-    try:
-        started.wait()
-    except Exception as e:
-        future.set_exception(e)  # type: ignore[arg-type]
-    else:
-        future.set_result(gradients)
+def _completer(job: Job) -> Completer:
+    """Sets the futures of a job's gradients. Its threads are daemons: a program that raises ends at once."""
+    completer = _completers.get(job)
+    if completer is None:
+        completer = _completers[job] = Completer(job)
+        job._at_leave.append(lambda _job: completer.stop())
+    return completer
