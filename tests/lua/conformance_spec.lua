@@ -264,4 +264,101 @@ describe('recorded case', function()
       near(value:totable(), expected.workers[me + 1], tolerance, 'at the end')
       mv.shutdown()
    ]])
+
+   test('mv-bsp-finish', 2, MV .. [[
+      local input, expected = case 'mv-bsp-finish'
+      local me = start(true)
+      local array = mv.ArrayTableHandler:new(1)
+      local got = {}
+      for _, arrival in ipairs(input.arrivals) do
+         if arrival[2] == me and arrival[1] == 'add' then array:add({ arrival[3] }) end
+         if arrival[2] == me and arrival[1] == 'get' then got[#got + 1] = array:get()[1] end
+      end
+      local want = {}
+      for _, reply in ipairs(expected.replies) do
+         if reply[1] == 'get' and reply[2] == me then want[#want + 1] = reply[3] end
+      end
+      near(got, want, 0, 'a get')
+      mv.shutdown() -- of a worker that is done: the other one's gets go on
+   ]])
+
+   -- ---- what the old names do not reach: tutti.lua itself ----
+
+   local RULES = {
+      ['mv-sgd'] = "{ rule = 'sgd' }", ['mv-momentum'] = "{ rule = 'smoothed' }",
+      ['mv-momentum-default-option'] = "{ rule = 'smoothed' }",
+      ['mv-dcasgd'] = "{ rule = 'dcasgd', backup_from_zero = true }",
+      ['mv-dcasgda'] = "{ rule = 'dcasgda', backup_from_zero = true }",
+   }
+   for id, rule in pairs(RULES) do
+      test(id, id:match('default') and 1 or 2, ([[
+         local input, expected, tolerance = case '%s'
+         local tutti = require 'tutti'
+         local job = tutti.init()
+         local t = tutti.Table.open(job, 't', { rows = #input.data, type = 'double', rule = %s })
+         if job:rank() == 0 then t:assign(torch.DoubleTensor(input.data)) end
+         job:barrier()
+         for i, add in ipairs(input.adds) do
+            local o = add.option or {}
+            local scaled = o.learning_rate and { learning_rate = o.learning_rate, scale = 1 / o.learning_rate,
+                                                 compensation = o.lam } or {}
+            scaled.momentum = o.momentum
+            if (add.worker or 0) == job:rank() then t:push(torch.DoubleTensor(add.delta), scaled) end
+            job:barrier()
+            near(t:pull():totable(), expected.data_after_each_add[i], tolerance, 'the table')
+            job:barrier()
+         end
+      ]]):format(id, rule))
+   end
+
+   for id, rule in pairs({ ['pl-allreduce-worker'] = 'sum', ['pl-allreduce-star'] = 'product',
+                           ['pl-allreduce-max'] = 'max', ['pl-allreduce-minimum'] = 'min' }) do
+      test(id, 4, ([[
+         local input, expected, tolerance = case '%s'
+         local job = require('tutti').init()
+         assert(#input.values == 4)
+         local x = job:allreduce(torch.DoubleTensor(input.values[job:rank() + 1]), '%s')
+         near(x:totable(), expected.result, tolerance, 'the result')
+      ]]):format(id, rule))
+   end
+
+   local KINDS = { ['pl-psync-easgd'] = 'easgd', ['pl-psync-easgd-a03'] = 'easgd', ['pl-psync-asgd'] = 'asgd' }
+   for id, kind in pairs(KINDS) do
+      test(id, 2, ([[
+         local input, expected, tolerance = case '%s'
+         local tutti = require 'tutti'
+         local job = tutti.init()
+         local params = torch.DoubleTensor(input.workers[job:rank() + 1])
+         local center = tutti.Center.open(job, 'c', params, { kind = '%s', tau = 1, alpha = input.alpha })
+         for i, event in ipairs(input.events) do
+            if event.worker == job:rank() then
+               if event.local_update then params:add(torch.DoubleTensor(event.local_update)) end
+               center:exchange()
+               near(params:totable(), expected.syncs[i]['local'], tolerance, 'the parameters')
+            end
+            job:barrier()
+            near(center:table():pull():view(-1):totable(), expected.syncs[i].master, tolerance, 'the center')
+            job:barrier()
+         end
+      ]]):format(id, kind))
+   end
+
+   test('pl-first-3', 4, [[
+      local input, expected = case 'pl-first-3'
+      local tutti = require 'tutti'
+      local job = tutti.init()
+      local control = tutti.Controller.open(job, 'first')
+      if job:rank() == 0 then
+         control:serve(error)
+      else -- the workers call in turn
+         for i = 1, input.requests do
+            if (i - 1) % input.local_size == job:rank() - 1 then
+               if i > 1 then assert(job:recv_string(nil, i) == 'your turn') end
+               assert(control:first() == expected.first[i])
+               if i < input.requests then job:send('your turn', i % input.local_size + 1, i + 1) end
+            end
+         end
+         control:done()
+      end
+   ]])
 end)
