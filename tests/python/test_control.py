@@ -192,9 +192,3 @@ def test_close_in_handler(ranks):
         print(len(close_all))
 
     assert ranks(2, together(program)) == ["4\n"] * 2
-
-
-def test_docstrings():
-    for owner in tutti.Controller, tutti.Queue:
-        for name, member in vars(owner).items():
-            assert name.startswith("_") or member.__doc__, name

@@ -218,7 +218,7 @@ def test_options_of_rules():
     assert update.push_options({}) == ffi.NULL
     given = update.push_options({"worker": 3, "scale": 0.5})
     assert (given.worker, given.scale) == (3, 0.5) and given.l1 != given.l1
-    assert isinstance(tutti.normal(1), tutti.Init)
+    assert isinstance(tutti.normal(1), tutti.Init) and isinstance(tutti.sgd(), tutti.Updater)
     with tutti.Table("shared", 3, updater=tutti.adagrad(0.5, shared_state=True)):
         pass
     with tutti.Table("backup", 3, updater=tutti.dcasgda(backup_from_zero=True)):
@@ -267,9 +267,3 @@ def test_keywords():
     """The keywords that the type checker knows are those that there are."""
     named = set(inspect.signature(table._set).parameters) - {"c", "flags"} | set(table._FLAGS)
     assert set(table.TableConfig.__annotations__) == named
-
-
-def test_docstrings():
-    for owner in tutti.Table, tutti.Updater, update:
-        for name, member in vars(owner).items():
-            assert name.startswith("_") or not callable(member) or member.__doc__, name

@@ -1,19 +1,17 @@
 """A center on servers: a model that the servers of a table hold, and that the workers' copies exchange with."""
 from __future__ import annotations
 
-import math
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 from ._buffer import BF16
 from ._call import NULL, Path, call, ffi, lib, path
 from ._handle import Handle
 from ._model import Model
+from .average import NAN, _or_nan, _or_none
 from .group import Group
 from .operation import Operation
 from .table import Table, Versions, _ranks
 from .update import Updater, _struct_of
-
-NAN = math.nan
 
 
 class Schedule(NamedTuple):
@@ -23,14 +21,6 @@ class Schedule(NamedTuple):
     alpha: Optional[float]
     learning_rate: Optional[float]
     momentum: Optional[float]
-
-
-def _or_nan(value: Optional[float]) -> float:
-    return NAN if value is None else value
-
-
-def _or_none(value: float) -> Optional[float]:
-    return None if math.isnan(value) else value
 
 
 class Center(Handle):

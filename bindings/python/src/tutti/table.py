@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple, TypedDict, Union
 
 from ._buffer import BF16, NAMES, Buffer, need_c_order, readable, type_code, writable
