@@ -1,4 +1,6 @@
 """Each collective by tutti, and by gloo or by hand: the same numbers."""
+import inspect
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -192,6 +194,20 @@ def works():
     dist.barrier()
 
 
+def coalesced():
+    manager = getattr(dist, "_coalescing_manager", None)
+    if manager is None or "group" not in inspect.signature(manager).parameters:
+        return
+    for device in (None, torch.device("cpu")):  # several calls are one, then one work over several
+        x = [data(rank, torch.float32), data(rank, torch.float32, 2)]
+        with manager(device=device, async_ops=True) as works:
+            for t in x:
+                dist.all_reduce(t)
+        works.wait()
+        for t in x:
+            is_(t, sum(data(r, torch.float32, len(t)) for r in range(size)), "coalesced")
+
+
 def objects():
     for group in (None, gloo):
         out = [None] * size
@@ -223,7 +239,8 @@ def refused():
     assert memory.eq(0).all()
 
 
-for check in (reductions, moves, sizes_that_differ, whole_tensors, strides, messages, works, objects, refused):
+for check in (reductions, moves, sizes_that_differ, whole_tensors, strides, messages, works, coalesced, objects,
+              refused):
     check()
 dist.barrier()
 dist.group.WORLD.monitored_barrier()

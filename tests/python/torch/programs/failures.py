@@ -1,7 +1,8 @@
 """What is refused, what differs, what comes late, and a rank that dies: exceptions with a sentence. On 3 ranks."""
 import datetime
 import os
-
+import signal
+import threading
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,7 @@ import tutti.torch
 
 dist.init_process_group("tutti", timeout=datetime.timedelta(seconds=60))
 rank, size = dist.get_rank(), dist.get_world_size()
+beside = dist.FileStore("%s/beside" % os.getcwd(), size)
 short = datetime.timedelta(seconds=0.5)
 
 
@@ -59,6 +61,17 @@ def late():
         dist.barrier()
 
 
+def interrupted():
+    """Ctrl-C ends the wait, and not the barrier."""
+    if rank == 0:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        refuses(dist.barrier, KeyboardInterrupt)
+        beside.set("interrupted", "")
+    else:
+        beside.wait(["interrupted"])
+        dist.barrier()
+
+
 def died():
     ddp = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
     ddp(torch.ones(2, 4)).sum().backward()
@@ -71,7 +84,7 @@ def died():
     refuses(future.wait, RuntimeError, "rank 2")
 
 
-for check in (refused, differ, late, died):
+for check in (refused, differ, late, interrupted, died):
     check()
 dist.destroy_process_group()
 print("done")

@@ -106,7 +106,13 @@ dist.barrier()
 beside = dist.FileStore("%s/beside" % os.getcwd(), size)
 beside.set(str(rank), "")
 beside.wait([str(r) for r in range(size)])  # the barrier has ended on all ranks
+work = dist.group.WORLD.recv([torch.zeros(1)], rank, 0)  # of itself, which sends nothing
 dist.group.WORLD.abort()
+try:
+    work.wait()
+    raise SystemExit("an abort cancels nothing")
+except tutti.errors.Cancelled:
+    pass
 try:
     total()
     raise SystemExit("a group that was aborted goes on")

@@ -5,6 +5,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.utils.data import DataLoader, TensorDataset
 
 import tutti.torch
 
@@ -72,6 +73,12 @@ def zero():
     same(run(None), run(gloo), "ZeRO")
 
 
+def loader():
+    """The workers of a DataLoader are forked from a rank."""
+    rows = TensorDataset(torch.arange(12.))
+    assert sum(dist.all_reduce(x, async_op=True).wait() for (x,) in DataLoader(rows, batch_size=4, num_workers=2)) == 3
+
+
 both("DDP")
 both("views of buckets", gradient_as_bucket_view=True, static_graph=True)
 both("unused parameters", find_unused_parameters=True)
@@ -80,5 +87,6 @@ both("f16", 1e-3, hook=lambda group: (group, default_hooks.fp16_compress_hook))
 both("PowerSGD", 1e-3, hook=low_rank, bucket_cap_mb=25)  # its callbacks start collectives: of one bucket in one order
 both("join", join=True)
 zero()
-dist.destroy_process_group()
-print("done")
+loader()
+dist.irecv(torch.zeros(1), (rank + 1) % size).get_future()
+print("done", flush=True)  # and the interpreter exits, with a receive under way and no word to torch
