@@ -97,7 +97,10 @@ describe('multiverso', function()
       local output = run(2, 'shm,tcp', [[
          mv.init()
          local array = mv.ArrayTableHandler:new(10)
-         if mv.worker_id() == 1 then require('ffi').cdef 'void _exit(int);' require('ffi').C._exit(1) end
+         if mv.worker_id() == 1 then
+            require('ipc.posix').sleep(300)
+            require('ffi').C._exit(1)
+         end
          print(pcall(mv.barrier))
       ]], 'TUTTI_LOG=error')
       assert.truthy(output:find('false%s+[^\n]*rank 1'), output)

@@ -11,8 +11,8 @@ return function(group, job)
       local s = group:stats('allreduce')
       return { num_reduces = s.ops, num_bytes_reduced = s.bytes, mean_us = s.mean_us, p99_us = s.p99_us }
    end
-   function tree.close()
-      if job then job:leave() else group:close() end
+   function tree.close() -- of a server's tree the server and its clients close
+      if job then job:leave() end
    end
    return tree
 end
