@@ -57,6 +57,7 @@ def test_no_secret_is_stored_beside_one(monkeypatch, name):
     secret = rendezvous._invitation(object())["secret"]
     assert (secret is None) if name else len(secret) == 32
 
+
 @pytest.mark.transports("shm")
 def test_groups(run):
     run(4, "groups.py")

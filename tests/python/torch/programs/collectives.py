@@ -1,5 +1,6 @@
 """Each collective by tutti, and by gloo or by hand: the same numbers."""
 import inspect
+import threading
 
 import pytest
 import torch
@@ -194,6 +195,24 @@ def works():
     dist.barrier()
 
 
+def threads():
+    """Each thread sends to the next rank and receives from the one before, with a tag of its own."""
+    def turn(tag):
+        for i in range(100):
+            got, wanted = torch.zeros(1), 1000. * tag + i
+            work = dist.isend(torch.tensor([wanted]), (rank + 1) % size, tag=tag)
+            dist.recv(got, (rank - 1) % size, tag=tag)
+            work.wait()
+            went.append(got.item() == wanted)
+    went = []
+    turns = [threading.Thread(target=turn, args=(tag,)) for tag in range(4)]
+    for t in turns:
+        t.start()
+    for t in turns:
+        t.join()
+    assert len(went) == 400 and all(went)
+
+
 def coalesced():
     manager = getattr(dist, "_coalescing_manager", None)
     if manager is None or "group" not in inspect.signature(manager).parameters:
@@ -239,8 +258,8 @@ def refused():
     assert memory.eq(0).all()
 
 
-for check in (reductions, moves, sizes_that_differ, whole_tensors, strides, messages, works, coalesced, objects,
-              refused):
+for check in (reductions, moves, sizes_that_differ, whole_tensors, strides, messages, works, threads, coalesced,
+              objects, refused):
     check()
 dist.barrier()
 dist.group.WORLD.monitored_barrier()

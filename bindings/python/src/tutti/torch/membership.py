@@ -25,7 +25,7 @@ class Membership:
         self.batch: Optional[List[Work]] = None
         self._running: Deque[Work] = collections.deque()
         self._ended: Deque[Work] = collections.deque(maxlen=KEPT)
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # a future's callback, which runs while a start waits, may start more
         world.groups.append(self)
 
     def start(self, calls: Sequence[Tuple[Any, ...]], hold: Any, result: Sequence[Any],
@@ -47,13 +47,22 @@ class Membership:
             try:
                 return Operation(self.group, function, (self.group._c, *args), hold)
             except errors.Busy:  # the library takes 1,024 collectives at a time, torch any number
-                if not self._running:
+                oldest = self._oldest()
+                if oldest is None:
                     raise
-                self._running.popleft().settle_when_ended()
+                oldest.settle_when_ended()
+
+    def _oldest(self) -> Optional[Work]:
+        """Takes the oldest running work from the list. Other threads take works, too."""
+        try:
+            return self._running.popleft()
+        except IndexError:
+            return None
 
     def _keep(self, work: Work) -> Work:
-        for _ in range(min(2, len(self._running))):
-            oldest = self._running.popleft()
+        for oldest in self._oldest(), self._oldest():
+            if oldest is None:
+                continue
             if oldest.is_completed():
                 oldest.forget()
                 self._ended.append(oldest)
@@ -77,8 +86,8 @@ class Membership:
 
     def settle(self) -> None:
         """Waits for what is under way; errors are for those who ask the works."""
-        while self._running:
-            self._running.popleft().settle_when_ended()
+        for work in iter(self._oldest, None):
+            work.settle_when_ended()
 
     def close(self) -> None:
         """Ends the group; the default group ends the job with all its groups. Harmless twice."""
