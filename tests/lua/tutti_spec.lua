@@ -121,6 +121,27 @@ describe('tutti', function()
       assert.are.equal(2, n, status .. output)
    end)
 
+   it('takes a new rank', function()
+      local port = require('ipc.posix').free_port()
+      local status, output = ranks.shell('timeout -k 2 30 luajit ' .. ranks.file(([[
+         local tutti, ipc, boot = require 'tutti', require 'libipc', '127.0.0.1:%d'
+         local m = ipc.map(2, function(boot, id)
+            local job = require('tutti').join({ boot = boot, rank = id - 1, ranks = 2 })
+            if id == 1 then job:everyone():recv_string(nil, 5) end
+            job:barrier()
+            return job:grow():size()
+         end, boot)
+         require('ipc.posix').sleep(200)
+         local job = tutti.join({ boot = boot, ranks = 2 })
+         assert(job:late() and job:everyone():rank() == 2)
+         job:everyone():send('here', 0, 5)
+         assert(job:grow():size() == 3)
+         local a, b = m:join()
+         assert(a == 3 and b == 3)
+      ]]):format(port)))
+      assert.are.equal(0, status, output)
+   end)
+
    it('ends a wait at Ctrl-C, and leaves', function()
       local program = ranks.file([[
          local tutti = require 'tutti'

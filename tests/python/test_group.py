@@ -344,6 +344,8 @@ def test_job_of_one(ranks):
             assert (job.name, job.rank, job.size, job.late) == ("mine", 0, 1, False)
             with pytest.raises(tutti.errors.AddressInUse, match="the port is in use by process"):
                 tutti.Job(boot=boot, rank=0, ranks=1)
+            with tutti.Job(boot=boot, job="mine", transports="tcp") as new:  # a new rank needs the address alone
+                assert new.late and new.everyone().rank == 1
             with pytest.raises(ValueError, match="list of nodes"):
                 job.node_add("left", "127.0.0.1", 4000)
         with open("nodes.conf", "w") as file:

@@ -25,7 +25,7 @@ local function config_of(options)
    end
    c.silence_ms = options.silence and call.milliseconds(options.silence) or 0
    c.timeout_ms = options.timeout and call.milliseconds(options.timeout) or 0
-   local new = options.boot and not options.rank and not options.ranks
+   local new = options.boot and not options.rank
    c.rank = new and lib.TUTTI_NEW_RANK or options.rank or 0
    c.ranks, c.newcomers = options.ranks or new and 1 or 0, options.newcomers or 0
    return c, hold
@@ -36,7 +36,8 @@ local open = setmetatable({}, { __mode = 'k' })
 
 -- Joins. Without options everything comes from the launcher: tutti run, srun, torchrun, mpirun; without a launcher the
 -- process is a job of one. Options: file, node, transports ("shm,tcp"), secret, boot ("HOST:PORT" of rank 0) with rank
--- and ranks (without both: a new rank of a job under way), job (its name), newcomers; silence and timeout in seconds.
+-- and ranks (without rank: a new rank of a job under way, which began with `ranks` ranks, 1 by default), job (its name),
+-- newcomers; silence and timeout in seconds.
 -- Blocks until every rank has joined.
 function job.join(options)
    local place = ffi.new('tutti *[1]')

@@ -33,8 +33,9 @@ def _config(strings: Dict[str, Any], silence: Optional[float], timeout: Optional
     for name, value in hold.items():
         setattr(c, name, value)
     c.silence_ms, c.timeout_ms = milliseconds(silence), milliseconds(timeout)
-    c.rank = lib.TUTTI_NEW_RANK if rank is None and strings["boot"] is not None and not ranks else rank or 0
-    c.ranks, c.newcomers = ranks, newcomers
+    new = rank is None and strings["boot"] is not None
+    c.rank = lib.TUTTI_NEW_RANK if new else rank or 0
+    c.ranks, c.newcomers = 1 if new else ranks, newcomers  # a job that began with one rank
     return c, hold
 
 
@@ -46,7 +47,8 @@ class Job(Group):
 
     file, node: a config file, and which of its nodes this process is. transports: "shm,verbs,tcp". secret: at least
     16 bytes. silence, timeout: seconds; None: no limit. boot: "HOST:PORT" of rank 0, with rank and ranks; without
-    rank and ranks this process joins a job under way as a new rank. job: the job's name. newcomers: how many new
+    rank and ranks this process joins a job under way as a new rank; rank=-1 does so where the job began with more
+    ranks than one, which `ranks` says. job: the job's name. newcomers: how many new
     ranks rank 0 takes at a time; -1: none.
 
     Blocks until every rank has joined. Raises TimedOut, Refused, WrongSecret, AddressInUse and others. Leaving:
