@@ -380,3 +380,33 @@ if __name__ == "__main__":
 @shm
 def test_fork(ranks):
     assert ranks(2, FORK, timeout=30) == ["", ""]
+
+
+@shm
+def test_fork_while_another_thread_joins(ranks):
+    def program():
+        import os
+        import signal
+        import threading
+        import time
+        import tutti
+
+        def join():
+            try:
+                tutti.init(boot="127.0.0.1:0", rank=0, ranks=2, timeout=1)
+            except tutti.errors.TimedOut:
+                return
+            raise AssertionError
+
+        joining = threading.Thread(target=join)
+        joining.start()
+        time.sleep(0.2)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(10)
+            assert tutti.init(boot="127.0.0.1:0", rank=0, ranks=1).size == 1
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        joining.join()
+
+    ranks(1, program, timeout=20)

@@ -16,7 +16,7 @@ from .group import STATES, Change, Group, string
 
 _default: Optional["Job"] = None
 _given: Optional[Dict[str, Any]] = None
-_joining = threading.Lock()  # the default job; no fork's child comes to it
+_joining = threading.Lock()  # the default job
 _OP = ffi.typeof("tutti_op *")
 _SLICE = 100  # ms, after which a wait for changes looks whether the job was left
 
@@ -273,6 +273,12 @@ def init(**config: Any) -> Job:
         return _default
 
 
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock."""
+    global _joining
+    _joining = threading.Lock()
+
+
 def group_of(group: Optional[Group]) -> Group:
     """The group that a class was given, or the default job."""
     if group is not None and not isinstance(group, Group):
@@ -303,4 +309,5 @@ def version() -> str:
     return string(lib.tutti_version())
 
 
+os.register_at_fork(after_in_child=_after_fork)
 __all__ = ["Job", "Watch", "empty", "group_of", "init", "version"]
