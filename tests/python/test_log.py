@@ -64,3 +64,25 @@ def test_logging(ranks):
     said = ranks(2, program, env={"TUTTI_LOG": "info"}, ends={1: 1})[0].splitlines()
     assert all(re.match("(INFO|WARNING) tutti rank 0: .", line) for line in said), said
     assert any("rank 1" in line for line in said), said
+
+
+def test_a_handler_may_join_a_job(ranks):
+    def program():
+        import logging
+        import threading
+        import tutti
+        ended = threading.Event()
+
+        class Join(logging.Handler):
+            def emit(self, record):
+                logging.getLogger("tutti").removeHandler(self)
+                tutti.Job(boot="127.0.0.1:0", rank=0, ranks=1, newcomers=-1).leave()
+                ended.set()
+
+        logging.getLogger("tutti").setLevel(logging.INFO)
+        logging.getLogger("tutti").addHandler(Join())
+        job = tutti.init()
+        assert job.rank == 1 or ended.wait(10)
+        job.barrier()
+
+    ranks(2, program, env={"TUTTI_LOG": "info"}, timeout=20)

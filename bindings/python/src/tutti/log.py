@@ -22,7 +22,7 @@ LEVELS = {lib.TUTTI_LOG_ERROR: logging.ERROR, lib.TUTTI_LOG_WARN: logging.WARNIN
           lib.TUTTI_LOG_DEBUG: logging.DEBUG}
 _NAMES = {logging.ERROR: "error", logging.WARNING: "warn", logging.INFO: "info", logging.DEBUG: "debug"}
 _logger = logging.getLogger("tutti")
-_lock = threading.Lock()               # held while lines are taken, which keeps them in order
+_lock = threading.RLock()              # held while lines are taken, which keeps the lines in order
 _thread: Optional[threading.Thread] = None
 _bell = -1                             # a descriptor: writing ends the thread
 
@@ -98,7 +98,7 @@ def stop() -> None:
 def _after_fork() -> None:
     """The child has no thread, and its lines go to standard error until the child joins a job of its own."""
     global _thread, _lock
-    _thread, _lock = None, threading.Lock()
+    _thread, _lock = None, threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
