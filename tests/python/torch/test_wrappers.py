@@ -2,7 +2,7 @@
 import pytest
 
 MODEL = """\
-import math, torch, tutti, tutti.torch
+import copy, math, pickle, torch, tutti, tutti.torch
 torch.set_num_threads(1)
 job = tutti.init()
 me, n = job.rank, job.size
@@ -253,6 +253,8 @@ for mode in ("bsp", "async"):
     job.barrier()
     opt.load_state_dict(state)
     assert (model.a.weight == 5).all()
+    for save in (pickle.dumps, copy.deepcopy):
+        assert "save its state_dict" in refused(TypeError, lambda: save(opt))
     model.b.bias.grad = None                        # counts as zeros
     assert opt.step(lambda: 3) == 3
     opt.finish()

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import hashlib
 import sys
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -126,6 +126,10 @@ class Wrapper:
                 raise RuntimeError("%s of the model is not as it was when tutti.torch.%s was made: make the wrapper "
                                    "after load_state_dict(assign=True), .to(), and changes of requires_grad"
                                    % (place.name, type(self).__name__))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a %s belongs to this process and cannot be pickled: save its state_dict()"
+                        % type(self).__name__)
 
     def _named(self, tensors: List[Tensor]) -> Dict[str, Tensor]:
         return {name: t.clone() for name, t in zip(self._names, tensors)}
