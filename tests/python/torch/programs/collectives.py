@@ -1,4 +1,5 @@
 """Each collective by tutti, and by gloo or by hand: the same numbers."""
+import datetime
 import inspect
 import threading
 
@@ -243,6 +244,12 @@ def objects():
         assert out == [rank]
 
 
+def long_times():
+    group = dist.new_group(timeout=datetime.timedelta(days=2000))  # programs that want no limit say so
+    work = dist.all_reduce(x := torch.ones(1), group=group, async_op=True)
+    assert work.wait(datetime.timedelta(days=2000)) and x.item() == size
+
+
 def refused():
     """A list with too few or too many tensors is refused: with too few, the bytes of other ranks have no place."""
     memory = torch.zeros(2 * size)
@@ -259,7 +266,7 @@ def refused():
 
 
 for check in (reductions, moves, sizes_that_differ, whole_tensors, strides, messages, works, threads, coalesced,
-              objects, refused):
+              objects, long_times, refused):
     check()
 dist.barrier()
 dist.group.WORLD.monitored_barrier()

@@ -20,7 +20,7 @@ from .._call import ffi, lib
 from ..group import _need
 from .membership import Membership
 from .rendezvous import enter
-from .work import Work, untraced
+from .work import Work, seconds_of, untraced
 
 
 Moves = List[Callable[[], Any]]
@@ -150,7 +150,7 @@ class Collectives:
     def _start(self, calls: Sequence[Tuple[Any, ...]], hold: Any, result: Sequence[Tensor], opts: Any = None,
                moves: Sequence[Callable[[], Any]] = ()) -> Work:
         timeout = getattr(opts, "timeout", _no_time)
-        return self._m.start(calls, hold, result, moves, timeout.total_seconds() if timeout > _no_time else None)
+        return self._m.start(calls, hold, result, moves, seconds_of(timeout) if timeout > _no_time else None)
 
     # ---- reductions ----
 
@@ -332,7 +332,7 @@ class Collectives:
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the ranks that did not come in time, all of them in any case."""
         timeout = getattr(opts, "timeout", opts)
-        seconds = timeout.total_seconds() if timeout and timeout > _no_time else None
+        seconds = seconds_of(timeout) if timeout and timeout > _no_time else None
         self._m.start([(lib.tutti_barrier,)], None, [], (), seconds).wait()
 
     # ---- messages ----
@@ -367,7 +367,7 @@ class Collectives:
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         """How long later operations wait for ranks that live."""
-        self._m.set_timeout(timeout.total_seconds())
+        self._m.set_timeout(seconds_of(timeout))
 
     _set_default_timeout = set_timeout
 
@@ -456,7 +456,7 @@ Backend: Any = _make_backend()
 
 def create(o: Any, _options: Any = None) -> Any:
     """Makes the group that torch asks for: called by init_process_group and new_group, on the members only."""
-    seconds = o.timeout.total_seconds()
+    seconds = seconds_of(o.timeout)
     world, group = enter(o.store, o.group_rank, o.group_size, seconds, list(o.global_ranks_in_group), o.group_id)
     membership = Membership(world, group, seconds)
     shared = getattr(o, "process_group", None)  # torch's own group, with the backend of another device

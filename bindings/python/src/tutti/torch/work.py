@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import select
 import threading
 import weakref
@@ -22,6 +23,11 @@ def _value(future: Any) -> Any:
     if isinstance(value, BaseException):
         raise value
     return value
+
+
+def seconds_of(timeout: datetime.timedelta) -> float:
+    """A time of torch. Programs that want no limit give years, and the library's longest time is 24 days."""
+    return min(timeout.total_seconds(), 2147483.0)
 
 
 def untraced(cls: Any) -> Any:
@@ -90,7 +96,7 @@ class Work(_Work):  # type: ignore[misc]
 
     def wait(self, timeout: Any = None) -> bool:
         """Waits for the end. timeout: a timedelta; of 0, as torch gives it, no limit. Raises the work's error."""
-        seconds = timeout.total_seconds() if timeout else None
+        seconds = seconds_of(timeout) if timeout else None
         for o in self._operations:
             try:
                 o.wait(seconds)
