@@ -260,6 +260,12 @@ def refused():
         for wrong in pieces[1:], pieces + [torch.zeros(1)]:
             with pytest.raises(ValueError, match="list of .* has %d tensors, and the group has" % len(wrong)):
                 call(wrong)
+    reduce_scatter = getattr(dist, "reduce_scatter_tensor", None) or dist._reduce_scatter_base
+    gather = getattr(dist, "all_gather_into_tensor", None) or dist._all_gather_base
+    many, one = torch.zeros(size, dtype=torch.int32), torch.zeros(1)
+    for call in lambda: gather(many, one), lambda: reduce_scatter(one, many):
+        with pytest.raises(ValueError, match="the output is of .*, and the input of .*: both are of one type"):
+            call()
     with pytest.raises(ValueError, match="rows of all_to_all_single are no"):
         dist.all_to_all_single(torch.zeros(4, size + 1).t(), torch.zeros(size + 1, 4))
     assert memory.eq(0).all()

@@ -117,6 +117,12 @@ def _need_tensors(tensors: Sequence[Tensor], size: int, what: str) -> None:
         raise ValueError("%s has %d tensors, and the group has %d ranks" % (what, len(tensors), size))
 
 
+def _need_one_type(of: Tensor, to: Tensor) -> None:
+    """torch does not look at the types of these calls, and the library moves bytes: the output would be garbage."""
+    if of.dtype != to.dtype:
+        raise ValueError("the output is of %s, and the input of %s: both are of one type" % (to.dtype, of.dtype))
+
+
 class Layout(NamedTuple):
     """Blocks of memory, one for each rank: their bytes, and where the blocks begin, as arrays for the library."""
 
@@ -203,6 +209,7 @@ class Collectives:
         calls, hold = [], []
         for out, of in pairs:
             of, to = _dense(of), _written(out, moves)
+            _need_one_type(of, to)
             _need(_bytes(of) if bytes is None else bytes, _bytes(to) * self._m.size, "the input of reduce_scatter")
             calls.append((lib.tutti_reduce_scatter, _at(of), _at(to), *_numbers(to, rule), rule))
             hold += [of, to]
@@ -253,6 +260,7 @@ class Collectives:
         calls, hold = [], []
         for out, of in zip(outputs, inputs):
             of, to = _dense(of), _written(out, moves)
+            _need_one_type(of, to)
             _need(_bytes(to), _bytes(of) * self._m.size, "the output of all_gather")
             calls.append((lib.tutti_allgather, _at(of), _bytes(of), _at(to)))
             hold += [of, to]
