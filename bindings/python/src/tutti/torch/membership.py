@@ -85,8 +85,10 @@ class Membership:
         self.group.set_timeout(seconds)
 
     def settle(self) -> None:
-        """Waits for what is under way; errors are for those who ask the works."""
+        """Waits for what is under way, but for receives, which may never end. Errors are for those who ask."""
         for work in iter(self._oldest, None):
+            if work.is_receive():
+                work.cancel()
             work.settle_when_ended()
 
     def close(self) -> None:
@@ -101,11 +103,12 @@ class Membership:
             self.group.close()
 
     def abort(self) -> None:
-        """Cancels what is under way; the default group hangs up at once."""
-        for work in list(self._running):
-            for operation in work._operations:
-                operation.cancel()
-        if self.group is self.world.job:
+        """Cancels what is under way; the default group does so in all groups, and hangs up at once."""
+        ends_job = self.group is self.world.job
+        for membership in list(self.world.groups) if ends_job else [self]:
+            for work in list(membership._running):
+                work.cancel()
+        if ends_job:
             stop = ffi.new("int *", 1)
             lib.tutti_on_wait_flag(stop)  # tutti_leave asks, and hangs up at once
             try:

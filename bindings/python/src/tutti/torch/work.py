@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import datetime
 import select
 import threading
@@ -67,12 +68,13 @@ class Work(_Work):  # type: ignore[misc]
         with self._settling:
             if self._settled:
                 return
-            self._error = next((e for e in (o.exception() for o in self._operations) if e), None) or self._misfit()
+            met = next((e for e in (o.exception() for o in self._operations) if e), None) or self._misfit()
+            self._error = copy.copy(met)  # an error that was raised keeps its callers' variables alive
             try:
                 for move in self._after if self._error is None else ():
                     move()
             except Exception as e:
-                self._error = e
+                self._error = copy.copy(e)
             future, self._future = self._future, None
             self._settled, self._operations, self._after = True, (), ()
         if future is not None:
@@ -105,15 +107,24 @@ class Work(_Work):  # type: ignore[misc]
                     raise
         self.settle()
         if self._error is not None:
-            raise self._error
+            raise copy.copy(self._error)
         return True
+
+    def is_receive(self) -> bool:
+        """True of a receive."""
+        return self._message is not None
+
+    def cancel(self) -> None:
+        """Gives the operations up that have not ended."""
+        for o in self._operations:
+            o.cancel()
 
     def settle_when_ended(self) -> None:
         """Waits for the end; the error is for those who ask."""
         try:
             self.wait()
-        except errors.Error:
-            pass
+        except errors.Error as e:
+            e.__traceback__ = None
         self.forget()
 
     def synchronize(self) -> None:
