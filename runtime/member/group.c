@@ -194,8 +194,10 @@ void tt_group_resign(struct tutti *g, int i) { take_out(g, &g->seats[i], -ECONNA
 
 void tt_group_free(struct tutti *g)
 {
-	if (g->uid)
+	if (g->uid) {
+		tt_bye_remember(g);
 		tell_over(g);
+	}
 	tt_each_module(m, g->job, group_freed)
 		m->group_freed(g);
 	tt_agree_free(g);
@@ -253,7 +255,7 @@ void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 		take_out(g, s, m->err);
 		if (!bye || read_bye(g, *bye, s))
 			continue;
-		s->finished = g->started; /* the rank left the group before: later calls lack its part */
+		s->finished = g->started; /* the rank freed the group long ago: later calls lack its part */
 		s->voted = true;          /* it may have */
 	}
 }

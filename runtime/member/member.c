@@ -155,6 +155,31 @@ static int put_groups(struct tt_pack *p, const struct tt_job *job, bool retired,
 	return left;
 }
 
+/* Others may have still to call what this rank has finished there. */
+void tt_bye_remember(const struct tutti *g)
+{
+	struct tt_members *all = tt_members(g->job);
+
+	all->freed[all->freed_count++ % TT_FREED_GROUPS] =
+		(struct tt_freed_group){ .uid = g->uid, .finished = finished(g), .voted = tt_agree_voted(g) };
+}
+
+/* The i-th group, from the one that was freed last on. NULL: no more are remembered. */
+static const struct tt_freed_group *freed(const struct tt_members *all, unsigned i)
+{
+	bool is_kept = i < tt_min(all->freed_count, (unsigned)TT_FREED_GROUPS);
+
+	return is_kept ? &all->freed[(all->freed_count - 1 - i) % TT_FREED_GROUPS] : NULL;
+}
+
+static void put_freed(struct tt_pack *p, const struct tt_members *all, uint16_t *n)
+{
+	const struct tt_freed_group *f;
+
+	for (unsigned i = 0; (f = freed(all, i)) && tt_pack_left(p) >= 9; i++)
+		*n += put_group(p, f->uid, f->finished, f->voted);
+}
+
 /* Leaves 8 bytes: a FAREWELL with all of it must fit into a message, too. */
 void tt_say_bye(struct tt_member *m)
 {
@@ -168,6 +193,7 @@ void tt_say_bye(struct tt_member *m)
 	tt_put16(&p, 0);
 	left = put_groups(&p, m->job, false, &n);
 	left += put_groups(&p, m->job, true, &n);
+	put_freed(&p, tt_members(m->job), &n);
 	if (left)
 		tt_log(TT_WARN, "%s hears nothing of %d groups that this rank has not left: operations there may run "
 		       "out of time", tt_member_label(m).text, left);

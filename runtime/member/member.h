@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "launch/launch.h"
 
-enum { TT_MEMBER_SLOT = 0, TT_GROUPS = 1024 };
+enum { TT_MEMBER_SLOT = 0, TT_GROUPS = 1024, TT_FREED_GROUPS = 256 };
 
 enum { TT_DOING = 200 }; /* bytes of the text in a PONG, with the zero */
 
@@ -113,6 +113,11 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	struct tt_stats *stats;     /* NULL: nothing was counted yet */
 };
 
+struct tt_freed_group { /* what the goodbye of this rank says of it */
+	uint32_t uid, finished;
+	bool voted;
+};
+
 struct tt_members { /* the room's own struct in a job */
 	struct tt_job *job;
 	struct tt_member *of;       /* by rank: those that the job was started with ... */
@@ -122,6 +127,8 @@ struct tt_members { /* the room's own struct in a job */
 	struct tutti *all;          /* what tutti_join gives: the group of all ranks, or a late joiner's own */
 	struct tutti *whole;        /* the handle of the whole job: its first group. A late joiner has no seat there */
 	unsigned next_group;
+	struct tt_freed_group freed[TT_FREED_GROUPS]; /* the last ones, in turn, ... */
+	unsigned freed_count;       /* ... of all that were freed */
 	uint32_t hangups;           /* connections that have ended so far; what was mapped through them has gone, too */
 	uint32_t loans;             /* the number of the last one */
 	unsigned tellings;          /* how often this rank has told others of a failure */

@@ -91,6 +91,7 @@ void tt_member_free(struct tt_member *);
 void tt_tell_up(struct tt_member *); /* the modules, like the next */
 void tt_tell_unseated(struct tt_member *);
 void tt_say_bye(struct tt_member *); /* to one that is up, while this rank leaves */
+void tt_bye_remember(const struct tutti *); /* a group that is about to be freed: a goodbye names it, too */
 
 /* ---- rendezvous.c ---- */
 

@@ -754,6 +754,83 @@ static void test_many_groups(void)
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
+/* ---- a rank that frees a group and leaves ---- */
+
+enum { ROUNDS = 3 }; /* the first broadcast waits for the others; the root has done its part in all */
+
+/* The others call the broadcasts after the root has gone, and the one that it has no part in fails at once. */
+static void broadcast_late(tutti *g)
+{
+	int x = -1, rank = tutti_rank(g);
+
+	for (int i = 0; i < ROUNDS; i++) {
+		x = rank ? -1 : i;
+		CHECK(tutti_broadcast(g, &x, sizeof x, 0, NULL) == 0 && x == i);
+		if (i == 0 && rank)
+			pass_time(50 * TT_MS);
+	}
+	uint64_t then = tt_now();
+	CHECK(!rank || tutti_broadcast(g, &x, sizeof x, 0, NULL) == -ENOTCONN);
+	CHECK(tt_now() - then < DEADLINE / 4 * TT_MS);
+	if (rank)
+		pass_time(100 * TT_MS); /* or another one sees me leave, too */
+	tutti_group_free(g);
+}
+
+static void program_free_split(tutti *job)
+{
+	tutti *g = NULL;
+
+	CHECK(tutti_group_split(job, 0, 0, &g) == 0);
+	broadcast_late(g);
+}
+
+static void program_free_of(tutti *job)
+{
+	static const int list[] = { 0, 1, 2, 3 };
+	tutti *g = NULL;
+
+	CHECK(tutti_group_of(job, list, 4, "g", &g) == 0);
+	broadcast_late(g);
+}
+
+/* The goodbye names other groups that were freed later, as well. */
+static void program_free_many(tutti *job)
+{
+	tutti *g = NULL, *more = NULL;
+
+	CHECK(tutti_group_split(job, 0, 0, &g) == 0);
+	for (int i = 1; i < TT_FREED_GROUPS; i++) {
+		CHECK(tutti_group_split(job, 0, 0, &more) == 0);
+		tutti_group_free(more);
+	}
+	broadcast_late(g);
+}
+
+/* Rank 0 has no part in a barrier that is under way elsewhere. */
+static void program_free_early(tutti *job)
+{
+	tutti_op op = { 0 };
+	tutti *g = NULL;
+
+	CHECK(tutti_group_split(job, 0, 0, &g) == 0);
+	if (tutti_rank(job))
+		CHECK(tutti_barrier(g, &op) == 0);
+	else
+		pass_time(50 * TT_MS);
+	uint64_t then = tt_now();
+	CHECK(!tutti_rank(job) || tutti_wait(&op, -1) == -ENOTCONN);
+	CHECK(tt_now() - then < DEADLINE / 4 * TT_MS);
+	if (tutti_rank(job))
+		pass_time(100 * TT_MS);
+	tutti_group_free(g);
+}
+
+static void test_free_split(void) { on_wires(program_free_split, 4, DEADLINE); }
+static void test_free_of(void) { on_wires(program_free_of, 4, DEADLINE); }
+static void test_free_many(void) { on_wires(program_free_many, 2, DEADLINE); }
+static void test_free_early(void) { on_wires(program_free_early, 4, DEADLINE); }
+
 /* Who gave up a collective because of a death must not be blamed before the death is told (grace() in news.c). */
 static void test_stale(void)
 {
@@ -820,6 +897,13 @@ static CU_TestInfo sense_tests[] = {
 	{ "a mute net", test_mute_net },
 	CU_TEST_INFO_NULL,
 };
+static CU_TestInfo free_tests[] = {
+	{ "of a split", test_free_split },
+	{ "of a list", test_free_of },
+	{ "many", test_free_many },
+	{ "with a call under way", test_free_early },
+	CU_TEST_INFO_NULL,
+};
 static CU_TestInfo beat_tests[] = {
 	{ "a silent rank", test_silent }, { "idle ranks", test_idle }, { "a slow rank", test_slow },
 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck },
@@ -837,7 +921,9 @@ static CU_TestInfo watch_tests[] = {
 };
 static CU_SuiteInfo suites[] = {
 	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests },
-	{ "nonsense", NULL, NULL, NULL, NULL, sense_tests }, { "joining", NULL, NULL, NULL, NULL, join_tests },
+	{ "nonsense", NULL, NULL, NULL, NULL, sense_tests },
+	{ "groups that are freed", NULL, NULL, NULL, NULL, free_tests },
+	{ "joining", NULL, NULL, NULL, NULL, join_tests },
 	CU_SUITE_INFO_NULL,
 };
 
