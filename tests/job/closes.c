@@ -418,7 +418,9 @@ static void free_pin(struct tt_pin *p) { (void)p; }
 /* From now on long memory is pinned, and that takes long. own: the transports of the nets, to be put back. */
 static void slow_down_pins(struct tt_job *job, struct tt_transport *slow, const struct tt_transport **own)
 {
+	pass_time(10 * TT_MS); /* messages on their way go back to the scratch memory, ... */
 	tt_lock(job);
+	tt_scratch_free(&job->scratch); /* ... which is another kind of memory where nets pin */
 	for (int i = 0; i < job->engine.count; i++) {
 		struct tt_net *net = job->engine.nets[i];
 		slow[i] = *(own[i] = net->transport);
