@@ -56,6 +56,11 @@ def refuse_in_wait(handle: Any) -> None:
                            "exception in the handler, or set a variable and close later" % handle)
 
 
+def is_exiting() -> bool:
+    """True once the interpreter exits."""
+    return bool(_exiting[0])
+
+
 def _is_main() -> bool:
     return threading.get_ident() == threading.main_thread().ident
 

@@ -6,6 +6,7 @@ import copy
 import datetime
 import select
 import threading
+import time
 import weakref
 from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
 
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .. import errors
+from .._call import is_exiting
 from ..operation import Operation
 
 _Work: Any = getattr(dist, "Work", None) or getattr(dist, "_Work")  # the latter in 1.13
@@ -177,13 +179,15 @@ class Completer:
 
     One thread at a time sleeps on the job's event descriptor, and only while futures are pending. The descriptor is
     watched for edges and not read, as an event loop may read it, too. A future's callbacks may wait for other futures:
-    so a thread that sets a future leaves the watch to another thread.
+    so a thread that sets a future leaves the watch to another thread. When the interpreter exits no future is set any
+    more: a thread that comes back from torch's C++ while the interpreter ends makes the process abort.
     """
 
     def __init__(self, job: Any) -> None:
         self._works: Deque[Work] = collections.deque()
         self._some, self._watch = threading.Event(), threading.Lock()
         self._spares: Deque[None] = collections.deque()  # one for each thread that waits for the watch
+        self._setting: Deque[None] = collections.deque()  # one for each thread that sets a future
         self._stopped = False
         self._poll = select.epoll()
         self._poll.register(job.event_fd(), select.EPOLLIN | select.EPOLLET)
@@ -209,7 +213,12 @@ class Completer:
                     return
                 if not self._spares:
                     self._begin()
-            work.is_completed()
+            self._setting.append(None)
+            if not is_exiting():
+                work.is_completed()
+            self._setting.pop()
+            if is_exiting():
+                return
             del work
             self._spares.append(None)
 
@@ -229,6 +238,9 @@ class Completer:
         return None
 
     def stop(self) -> None:
-        """Ends the threads, when all works have settled."""
+        """Ends the threads, when all works have settled. At exit: waits a second at most for futures under way."""
         self._stopped = True
         self._some.set()
+        deadline = time.monotonic() + 1
+        while is_exiting() and self._setting and time.monotonic() < deadline:
+            time.sleep(0.001)
