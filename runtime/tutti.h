@@ -366,8 +366,9 @@ int tutti_event_fd(tutti *);
 /* Gives this thread a hook. Each call of this thread that waits for another process, in any job, calls stop(arg) at
  * least every 50 ms while the call waits, at first when the call has looked once whether it need not wait. When stop
  * returns anything but 0, the call ends with -EINTR. stop runs on this thread, holds no lock of Tutti, and delays
- * this call alone. stop must return, and must not call Tutti: a wait inside stop is -EINVAL. The hook stays until the
- * thread sets another one. NULL: no hook. A thread without a hook pays nothing. */
+ * this call alone. stop must return, and must not call Tutti: a wait inside stop is -EINVAL. A call may wait several
+ * times, and one of its waits may end well in that moment: stop goes on returning anything but 0 until the call has
+ * returned. The hook stays until the thread sets another one. NULL: no hook. A thread without a hook pays nothing. */
 void tutti_on_wait(int (*stop)(void *arg), void *arg);
 /* Does so by a flag, for languages whose functions cannot be called from inside a call: calls of this thread end with
  * -EINTR while *flag is not 0. Any thread, or a signal's handler, may set the flag. NULL: no hook. Replaces the hook of

@@ -139,8 +139,8 @@ int mv_flags_role(const struct mv_flags *flags, enum mv_role *role)
 	return mv_fail(-EINVAL, "-ps_role is \"%s\", and must be none, worker, server or default", flags->ps_role);
 }
 
-/* What is added holds the learning rate already. adagrad, dcasgd and dcasgda take it out again; adagrad's own learning
- * rate is called rho. */
+/* Workers push deltas that are already multiplied by the learning rate. adagrad, dcasgd and dcasgda divide the deltas
+ * by the learning rate again; adagrad calls its own learning rate rho. */
 int mv_flags_updater(const struct mv_flags *flags, tutti_updater *updater)
 {
 	const double learning_rate = 0.01, momentum = 0, rho = 0.1, lambda = 0.1;

@@ -1,5 +1,5 @@
--- LocalhostTree(nodeIndex, numNodes): processes of one host that one parent has started. Node 1 leaves its port in a
--- file that is named after the parent.
+-- LocalhostTree(nodeIndex, numNodes): the nodes are children of one parent process, on one host. Node 1 writes its port
+-- into a file, and the parent's process number names the file.
 local DiscoveredTree = require 'ipc.DiscoveredTree'
 local posix = require 'ipc.posix'
 local surface = require 'tutti.surface'
@@ -15,7 +15,7 @@ local function write(path, text)
    assert(os.rename(new, path))
 end
 
--- The port in the file, if the process that wrote it lives: an older one may have died there.
+-- Returns the address in the file, if the process that wrote the file lives. A node 1 that died may have left a file.
 local function read(path)
    local file = io.open(path)
    if not file then return nil end

@@ -1,6 +1,5 @@
 -- Tree(nodeIndex, numNodes, base, server, client, host, port): the nodes are the process of a server (node 1) and its
 -- clients, whose nodeIndex may be nil. base, host and port are not used: the connections of the server are.
-local handle = require 'tutti.handle'
 local link = require 'ipc.link'
 local new_tree = require 'ipc.over_group'
 local pack = require 'ipc.pack'
@@ -70,7 +69,6 @@ local function Tree(nodeIndex, numNodes, base, server, client, host, port)
    if not server and not client then error('Tree: node 1 gives its server, and the others their clients', 0) end
    if type(numNodes) ~= 'number' or numNodes < 1 then error('Tree: numNodes is a number from 1 up', 0) end
    local group = server and root(numNodes, server) or leaf(nodeIndex, numNodes, client)
-   handle.keep(group) -- one that is freed in the middle of the others' last call, just before the end, fails that call
    group:timeout(0) -- messages of servers and clients wait without a limit, and reduces do not
    return new_tree(group)
 end

@@ -27,9 +27,6 @@ function handle.close(object)
    held[object._key] = nil
 end
 
--- Leaves the object to the end of its job: the garbage collector does not close it.
-function handle.keep(object) ffi.gc(object.c, nil) end
-
 -- Returns the class's metatable: a use after close() is an error with a sentence.
 function handle.class(name)
    local class = {}

@@ -36,8 +36,8 @@ local open = setmetatable({}, { __mode = 'k' })
 
 -- Joins. Without options everything comes from the launcher: tutti run, srun, torchrun, mpirun; without a launcher the
 -- process is a job of one. Options: file, node, transports ("shm,tcp"), secret, boot ("HOST:PORT" of rank 0) with rank
--- and ranks (without rank: a new rank of a job under way, which began with `ranks` ranks, 1 by default), job (its name),
--- newcomers; silence and timeout in seconds.
+-- and ranks (without rank: a new rank of a job under way, which began with `ranks` ranks, 1 by default), job (the job's
+-- name), newcomers; silence and timeout in seconds.
 -- Blocks until every rank has joined.
 function job.join(options)
    local place = ffi.new('tutti *[1]')

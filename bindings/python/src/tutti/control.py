@@ -83,7 +83,7 @@ class Controller(Handle):
             raise error
 
     def _reply(self, worker: int, answer: Any, error: Optional[BaseException]) -> None:
-        """Answers, with an error if the answer is none. Of a worker that has gone meanwhile next() tells."""
+        """Sends the answer, or an error if the answer is no bytes. next() reports a worker that has gone meanwhile."""
         with contextlib.suppress(errors.Error):
             try:
                 self.answer(worker, answer, error)

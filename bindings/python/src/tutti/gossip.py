@@ -103,10 +103,11 @@ class Gossip(Handle):
         gossip.mix(loss)          # averages the model after the step with the peer's published one
 
     name: of 1 to 160 bytes. model: tensors of the same counts and types on all ranks, which the object keeps; or pairs
-    (shape, dtype): then the library holds the model, `model()` says where, and nothing is copied. Integers are taken
-    over from the side with more than half. The ranks are the job's. Opening waits for nobody.
+    (shape, dtype): then the library allocates the model, `model()` returns its arrays, and no call copies the model.
+    Integers are not averaged: a mix takes the integers of the side whose factor is above one half. Ranks are ranks of
+    the job. Opening does not block.
 
-    Arguments that are not given come from the section `gossip` of the job's config file, else they are as follows.
+    The section `gossip` of the job's config file gives arguments that the caller leaves out; else the defaults are:
 
     way: "pull", or "push", "push_sum". choice of the peer: "uniform", or "exponential", "ring", "hosts", "dpwa", or a
     function without arguments that returns a rank, or None for no peer: `publish` calls the function. method of f:

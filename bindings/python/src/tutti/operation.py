@@ -17,12 +17,12 @@ class Operation:
     An operation that the program drops is cancelled. `await operation` waits inside an asyncio event loop.
     """
 
-    __slots__ = ("_op", "_job", "_hold", "_group", "_result", "_error", "_ended", "_name", "__weakref__")
+    __slots__ = ("_op", "_job", "_hold", "_result", "_error", "_ended", "_name", "__weakref__")
 
     def __init__(self, group: Any, function: Callable[..., int], args: Tuple[Any, ...], hold: Any,
                  result: Any = None) -> None:
         self._ended, self._error = False, None  # type: bool, Optional[errors.Error]
-        self._hold, self._group, self._result = hold, group, result
+        self._hold, self._result = hold, result
         self._name = getattr(function, "__name__", "tutti_operation")[6:]
         self._job = group.job
         self._op = self._job._new_op()

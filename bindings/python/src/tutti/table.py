@@ -163,8 +163,8 @@ class Table(Handle):
     Blocks until all servers have opened the table. Raises InvalidArgument (another rank has another config), Exists,
     NotOpen (a server has not opened the table in time).
 
-    An array that a call takes is dense. It has the table's dtype, and the shape that the call names or one dimension.
-    Else the call raises ValueError, and nothing has happened. NumPy has no bfloat16: uint16 stands for it. Calls raise
+    A call takes dense arrays of the table's dtype, with the shape that the call names, or with one dimension. For any
+    other array the call raises ValueError and does nothing. A NumPy array of uint16 stands for bfloat16. Calls raise
     TimedOut, RankDied, Stale (then see `reopen`), Refused (a push of a rank that is no worker). The keywords of a
     push are options of the rule for this push, see tutti.update, and worker: whose state.
     """
@@ -300,7 +300,7 @@ class Table(Handle):
     def snapshot(self, out: Any = None) -> Tuple[Any, Versions]:
         """Reads one version of each server's range, every push whole: returns the array and its Versions.
 
-        Of a table with snapshots=True. Raises Busy: versions come faster than they can be read.
+        The table has snapshots=True. Raises Busy: servers make versions faster than this rank reads them.
         """
         return self._snapshot(now, out)  # type: ignore[no-any-return]
 
@@ -364,7 +364,7 @@ class Table(Handle):
     def pull_fresh(self, out: Optional[Tuple[Any, Any]] = None) -> Tuple[Any, Any]:
         """Pulls the rows that were pushed to since this worker last pulled them: returns their numbers and values.
 
-        Of a table with fresh=True. out: memory for both, uint64 of shape (room,) and values of shape (room,
+        The table has fresh=True. out: memory for both, uint64 of shape (room,) and values of shape (room,
         *row_shape); what finds no room stays fresh. None: new arrays with room for all rows. The result are the parts
         that were filled.
         """
@@ -389,7 +389,7 @@ class Table(Handle):
     def refresh_rows(self, rows: Any, values: Any) -> int:
         """Pulls those rows of a list that are fresh to their places in values, and returns how many came.
 
-        values: what this worker has pulled of these rows before, shape (n, *row_shape). Of a table with fresh=True.
+        values: what this worker has pulled of these rows before, shape (n, *row_shape). The table has fresh=True.
         """
         return self._refresh_rows(now, rows, values)  # type: ignore[no-any-return]
 
