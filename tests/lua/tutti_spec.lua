@@ -107,7 +107,13 @@ describe('tutti', function()
          local job = tutti.init()
          local rank = job:rank()
          job:barrier()
-         if rank == 1 then require('ffi').cdef 'void _exit(int);' require('ffi').C._exit(3) end
+         local token = tutti.tensor.ByteTensor(1)
+         if rank == 1 then -- dies when the others are out of the barrier
+            for _, other in ipairs({ 0, 2 }) do job:recv(token, other, 1) end
+            require('ffi').cdef 'void _exit(int);'
+            require('ffi').C._exit(3)
+         end
+         job:send(token, 1, 1)
          local ok, e = pcall(job.barrier, job)
          assert(not ok and tutti.is_error(e) and e.name == 'ECONNRESET' and e.rank == 1, e)
          assert(tostring(e):find('rank 1', 1, true))
