@@ -1,0 +1,116 @@
+/* gpu.h - memory of CUDA devices: what a pointer is, copies that are started and polled, memory that other processes map
+ *
+ * libcuda is loaded with dlopen, and only in a process that uses CUDA by itself. Devices are the driver's ordinals of
+ * this process; other processes know them by UUID. All functions but those of slow.c may be called with a job's lock:
+ * they start work, look, and never wait for a device. No function needs a current context, and none changes the
+ * caller's. After fork() a child makes no call of the driver. Errors are -errno with a sentence.
+ *
+ * Order. A queue does its work in the order in which it was started. Two queues, or a queue and a stream of the caller,
+ * have no order but through a fence.
+ */
+#ifndef TT_GPU_H
+#define TT_GPU_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TT_GPUS = 64, TT_GPU_UUID = 16 };
+
+/* ---- library.c: is CUDA here? ---- */
+
+/* True: this process uses CUDA, so a pointer may be a device's. `look`: decides anew if libraries were loaded since the
+ * last decision (20 ns); otherwise one load. setting: TUTTI_GPU; "no" is for good. */
+extern _Atomic bool tt_gpu_here;
+bool tt_gpu_look(void);
+void tt_gpu_open(const char *setting); /* "auto", "yes" or "no": at join */
+int tt_gpu_count(void);                /* devices; 0: none, or CUDA is not used here */
+const char *tt_gpu_why_not(void);      /* the sentence why it is not used; "" */
+
+/* ---- memory.c: what a pointer is ---- */
+
+struct tt_gpu_range { /* an allocation on a device */
+	int device;         /* -1: host memory, also pinned one */
+	char *base;         /* of the allocation ... */
+	size_t len;
+	uint64_t buffer;    /* ... and its number, which no later allocation of this process has */
+	bool ours;          /* of tt_gpu_alloc: other processes can map it */
+};
+/* Looks up the range [at, at + len). 0, also for host memory. -ENOTSUP: managed memory, memory of a context that is not
+ * primary, a range over two devices, any device memory in a child of fork(). -EINVAL: the range leaves its allocation. */
+int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out);
+bool tt_gpu_is_there(int device, const void *at, uint64_t buffer); /* the allocation has not been freed */
+
+/* ---- device.c: devices, their health ---- */
+
+struct tt_gpu_facts {
+	uint8_t uuid[TT_GPU_UUID];
+	char name[96];
+	int numa;           /* NUMA node; -1: unknown */
+	size_t memory;      /* bytes */
+	bool mig;
+	bool vmm_fd;        /* its memory can be exported as a descriptor (attribute 103) */
+	bool dma_buf, rdma; /* attributes 124, 110: a network adapter may reach its memory */
+	int flush;          /* attribute 118: writes of others that need no flush */
+};
+int tt_gpu_facts(int device, struct tt_gpu_facts *); /* initialises the driver; makes no context */
+int tt_gpu_of_uuid(const uint8_t uuid[TT_GPU_UUID]); /* -1: no such device in this process */
+/* 0; or the error that has broken the device for this process, with its sentence: "GPU 0: CUDA error 700 ...; restart
+ * this process". One load, but for tt_gpu_check, which asks the driver. */
+int tt_gpu_broken(int device);
+int tt_gpu_check(int device);
+bool tt_gpu_can_reach(int device, int peer); /* device reads memory of peer in place */
+
+/* ---- queue.c: work in order ---- */
+
+struct tt_gpu_queue;     /* a stream of ours on one device */
+/* Starts a copy. Each end is memory of the queue's device, memory that the device can reach, or host memory that
+ * tt_gpu_register holds. */
+int tt_gpu_copy(struct tt_gpu_queue *, void *to, const void *from, size_t n);
+/* The number of all that has been started so far, and: is all up to a number done? 1, 0, or -errno: the device is
+ * broken. A look costs a load. Thread safe with one caller a queue at a time. */
+uint64_t tt_gpu_mark(struct tt_gpu_queue *);
+int tt_gpu_reached(struct tt_gpu_queue *, uint64_t mark);
+/* Calls fn(arg) on a thread of the driver once all that was started so far is done. fn may make no call of this room:
+ * it wakes a sleeper. */
+int tt_gpu_call(struct tt_gpu_queue *, void (*fn)(void *), void *arg);
+
+/* Fences: a point in a stream of the caller's. */
+struct tt_gpu_fence;
+/* Notes the point that `stream` (a CUstream; NULL: the legacy stream of `device`) has now. -EINVAL: the stream is
+ * another device's, or none. -ENOTSUP: the stream is capturing. */
+int tt_gpu_fence_note(int device, void *stream, struct tt_gpu_fence **out);
+int tt_gpu_fence_passed(struct tt_gpu_fence *);          /* 1, 0, or -errno: the device is broken */
+int tt_gpu_after(struct tt_gpu_queue *, struct tt_gpu_fence *); /* what is started from now on waits for the fence */
+void tt_gpu_fence_free(struct tt_gpu_fence *);           /* at any time; NULL is allowed */
+
+/* ---- slow.c: may synchronise with a device: never with a job's lock ---- */
+
+/* Retains the device's primary context, once; it is released when the process ends. */
+int tt_gpu_queue_open(int device, struct tt_gpu_queue **out);
+void tt_gpu_queue_close(struct tt_gpu_queue *);          /* waits for its work; NULL is allowed */
+/* Zeroed memory that other processes can map, and network adapters reach where the device allows it. */
+int tt_gpu_alloc(int device, size_t bytes, void **out);
+void tt_gpu_free(void *);                                /* of tt_gpu_alloc. An importer's mapping keeps the pages */
+/* Descriptor of the whole allocation of tt_gpu_alloc that begins at base; the caller closes it. */
+int tt_gpu_export(void *base, int *fd);
+/* Maps an allocation of another process (len bytes, as tt_gpu_range says) for `device` of this process. Takes fd. */
+int tt_gpu_import(int device, int fd, size_t len, void **out);
+void tt_gpu_unimport(void *);
+/* Makes host memory reachable for copies of all devices. */
+int tt_gpu_register(void *host, size_t len);
+void tt_gpu_unregister(void *host);
+/* Descriptor for ibv_reg_dmabuf_mr of the pages that hold the range; *offset is where the range begins in it. */
+int tt_gpu_dma_buf(const void *at, size_t len, int *fd, uint64_t *offset);
+void tt_gpu_close(void); /* of tests: gives back all that is kept for the process */
+
+/* ---- kernel.c: what kernels.cu has. Starts it in a queue; memory as for tt_gpu_copy. type: a tutti_type ----
+ *
+ * The results have the same bits as those of the functions of runtime/kernel/ with the same names. -ENOTSUP: this build
+ * has no image of the kernels, or no kernel for the type. */
+
+/* to = by_a * a + by_b * b, as tt_blend; to may be a or b. */
+int tt_gpu_blend(struct tt_gpu_queue *, void *to, double by_a, const void *a, double by_b, const void *b, size_t count,
+                 int type);
+/* acc = acc / n, as tt_scale */
+int tt_gpu_scale(struct tt_gpu_queue *, void *acc, size_t count, int type, unsigned n);
+#endif
