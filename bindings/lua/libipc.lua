@@ -1,4 +1,5 @@
 -- libipc: torch-ipc's servers, clients and maps, over Tutti. Workers are processes, and not threads.
+local lend = require 'ipc.lend'
 local link = require 'ipc.link'
 local map = require 'ipc.map'
 local posix = require 'ipc.posix'
@@ -14,6 +15,7 @@ function ipc.fork()
    io.stdout:flush()
    local pid = posix.C.fork()
    if pid < 0 then posix.fail('ipc.fork') end
+   if pid == 0 then lend.begin(nil) end
    return pid
 end
 

@@ -90,6 +90,19 @@ describe('a tensor', function()
       assert.are.same({ 1, 3, 2, 4, 0 }, list(t:resize(5)))
    end)
 
+   it('has storages', function()
+      local t = T.IntTensor({ { 1, 2, 3 }, { 4, 5, 6 } })
+      local s = t[2]:storage()
+      assert.are.same({ 6, 4, 'torch.IntStorage' }, { s:size(), s[4], s:type() })
+      s[4] = 7
+      assert.are.equal(7, t[2][1])
+      assert.are.same({ 1, 2, 3, 7, 5, 6 }, T.IntTensor(s):totable())
+      assert.are.equal('ping', T.ByteStorage():string('ping'):string())
+      assert.are.same({ 9, 9 }, T.LongStorage(2):fill(9):totable())
+      assert.are.same({ 1, 2 }, T.FloatStorage(2):copy(T.DoubleStorage({ 1, 2 })):totable())
+      assert.has_error(function() T.FloatStorage(2):string() end, 'string: a storage of bytes or chars')
+   end)
+
    it('prints', function()
       assert.are.equal('  1 20\n  3  4\n[torch.IntTensor of size 2x2]\n',
                        tostring(T.IntTensor({ { 1, 20 }, { 3, 4 } })))

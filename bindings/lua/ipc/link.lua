@@ -2,6 +2,7 @@
 -- value as a string; of a tensor it is its head, and then its elements, which are not packed.
 local tutti = require 'tutti'
 local surface = require 'tutti.surface'
+local lend = require 'ipc.lend'
 local pack = require 'ipc.pack'
 local posix = require 'ipc.posix'
 local link = {}
@@ -18,41 +19,58 @@ local CONNECT_SECONDS = 300
 local Peer = {}
 Peer.__index = Peer
 
-local function new_peer(all, rank) return setmetatable({ all = all, rank = rank }, Peer) end
+local function new_peer(all, rank) return lend.enter(setmetatable({ all = all, rank = rank }, Peer)) end
+
+local function send_elements(peer, letter, t)
+   peer.all:send(letter .. pack.head(t), peer.rank, VALUE)
+   if t:nElement() > 0 then peer.all:send(t:contiguous(), peer.rank, ELEMENTS) end
+end
 
 function Peer:send(value)
    if surface.is_tensor(value) then
-      self.all:send('t' .. pack.head(value), self.rank, VALUE)
-      if value:nElement() > 0 then self.all:send(value:contiguous(), self.rank, ELEMENTS) end
+      send_elements(self, 't', value)
+   elseif surface.is_storage(value) then
+      send_elements(self, 's', surface.over_storage(value))
    else
-      self.all:send('v' .. pack.encode(value), self.rank, VALUE)
+      self.all:send('v' .. pack.encode(value, lend.refuse), self.rank, VALUE)
    end
 end
 
--- The elements of a tensor with this head come into `into`, else into a new tensor. Of another size or type they are
--- taken, and it is an error.
-local function take_elements(peer, head, into)
-   local fits = into and pack.head(into) == head
-   local room = (fits and into:isContiguous()) and into or pack.tensor(head)
+local function describe(x)
+   if surface.is_tensor(x) then return 'tensor "' .. pack.head(x) .. '"' end
+   if surface.is_storage(x) then return 'storage "' .. pack.head(surface.over_storage(x)) .. '"' end
+   return type(x)
+end
+
+local function refuse_into(came, into)
+   local sentence = 'recv: a %s has come, and what to receive into is a %s: type and sizes must match'
+   error(sentence:format(came, describe(into)), 0)
+end
+
+-- The elements of a message come into `into`, else into new memory. Of another size or type they are taken, and it is
+-- an error.
+local function take_elements(peer, letter, head, into)
+   local came = (letter == 't' and 'tensor "' or 'storage "') .. head .. '"'
+   local fits = into == nil or describe(into) == came
+   local t = (into == nil or not fits) and pack.tensor(head) or letter == 's' and surface.over_storage(into) or into
+   local room = t:isContiguous() and t or pack.tensor(head)
    if room:nElement() > 0 then peer.all:recv(room, peer.rank, ELEMENTS) end
-   if into and not fits then
-      error(('recv: a tensor "%s" has come, and the one to receive into is "%s": type and sizes must match'):format(
-         head, pack.head(into)), 0)
-   end
-   if into and room ~= into then into:copy(room) end
-   return into or room
+   if not fits then refuse_into(came, into) end
+   if room ~= t then t:copy(room) end
+   return into or (letter == 's' and t:storage()) or t
 end
 
-local function decoded(peer, message, into)
-   local kind, body = message:sub(1, 1), message:sub(2)
-   if kind == 't' then return take_elements(peer, body, into) end
+-- The next message; a tensor or a storage comes into `into` if one is given.
+local function receive(peer, into)
+   local message = peer.all:recv_string(peer.rank, VALUE)
+   local letter, body = message:sub(1, 1), message:sub(2)
+   if letter ~= 'v' then return take_elements(peer, letter, body, into) end
    local value = pack.decode(body)
-   if into then error('recv: a ' .. type(value) .. ' has come, and no tensor to receive into the given one', 0) end
+   if into ~= nil then refuse_into(describe(value), into) end
    return value
 end
 
--- The next message; a tensor comes into `into` if one is given.
-function Peer:recv(into) return decoded(self, self.all:recv_string(self.rank, VALUE), into) end
+Peer.recv = receive
 
 -- The next message if one is there, else nil.
 function Peer:recvAsync(into)
@@ -61,7 +79,7 @@ function Peer:recvAsync(into)
    local failure = self.look:failure()
    self.look = nil
    if failure and failure.name ~= 'EMSGSIZE' then error(failure, 0) end
-   return self:recv(into)
+   return receive(self, into)
 end
 
 -- Names that the program gives to its side of the connection.
@@ -89,6 +107,40 @@ function Peer:netStats() return net_stats(self.all, self.rank) end
 function Peer:close()
    if self.forget then self.forget(self) end
    if self.job then self.job:leave() end
+end
+
+-- ---- a peer whose connection is in another process ----
+
+local function ask_into(peer, name, into)
+   local value = lend.ask(peer, name)
+   if into == nil or value == nil then return value end
+   if describe(value) ~= describe(into) then refuse_into(describe(value), into) end
+   return into:copy(value)
+end
+
+local function ask(peer, name, x)
+   if name == 'recv' or name == 'recvAsync' then return ask_into(peer, name, x) end
+   if name ~= 'close' then return lend.ask(peer, name, x) end
+   if peer.was_closed then return end
+   peer.was_closed = true
+   lend.ask(peer, name)
+   if peer.closed then peer.closed() end
+end
+
+for name, f in pairs(Peer) do
+   if type(f) == 'function' then
+      Peer[name] = function(peer, x)
+         if lend.is_here(peer) then return f(peer, x) end
+         return ask(peer, name, x)
+      end
+   end
+end
+
+-- A copy of a client that lives at the other end of the wire; at its close it calls closed().
+function link.copy(wire, number, closed)
+   local peer = lend.from(setmetatable({}, Peer), wire, number)
+   peer.closed = closed
+   return peer
 end
 
 -- ---- a server ----

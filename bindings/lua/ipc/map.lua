@@ -1,7 +1,9 @@
--- ipc.map: functions in processes of their own. Arguments are what fork copies; results come back through a pipe.
-local ffi = require 'ffi'
+-- ipc.map: functions in processes of their own. Arguments are what fork copies; results come back over a wire.
+local lend = require 'ipc.lend'
+local link = require 'ipc.link'
 local pack = require 'ipc.pack'
 local posix = require 'ipc.posix'
+local wire = require 'ipc.wire'
 local job = require 'tutti.job'
 local surface = require 'tutti.surface'
 local C = posix.C
@@ -21,85 +23,115 @@ local function forget_globals()
    end
 end
 
-local function write_all(fd, s)
-   local at, p = 0, ffi.cast('const char *', s)
-   while at < #s do
-      local n = tonumber(C.write(fd, p + at, #s - at))
-      if n <= 0 then return end
-      at = at + n
-   end
-end
+-- ---- in the new process ----
 
+-- What the parent gets: its letter and bytes, and how many clients these hold.
 local function results(ok, ...)
-   if not ok then return 'E' .. tostring((...)) end
-   local out = { 'R' .. select('#', ...) .. ';' }
-   for i = 1, select('#', ...) do out[i + 1] = pack.encode((select(i, ...))) end
-   return table.concat(out)
+   if not ok then return 'E', tostring((...)), 0 end
+   local out, clients = { select('#', ...) .. ';' }, 0
+   local function number_of(x)
+      local number = lend.number_of(x)
+      if number then clients = clients + 1 end
+      return number
+   end
+   for i = 1, select('#', ...) do out[i + 1] = pack.encode(select(i, ...), number_of) end
+   return 'R', table.concat(out), clients
 end
 
-local function run_child(id, fd, f, arguments, n)
+local function run_child(id, wire, f, arguments, n)
    job.forget_all()
+   lend.begin(wire)
    forget_globals()
    math.randomseed(id * 7919 + C.getpid())
    arguments[n + 1] = id
-   local ok, said = pcall(function()
+   local ok, letter, body, clients = pcall(function()
       return results(xpcall(function() return f(unpack(arguments, 1, n + 1)) end, debug.traceback))
    end)
-   write_all(fd, ok and said or 'E' .. tostring(said))
-   C.close(fd)
+   if not ok then letter, body, clients = 'E', tostring(letter), 0 end
+   wire:send(letter, body)
+   if clients > 0 then lend.serve(wire) end
+   wire:close()
    job.leave_all()
    io.stdout:flush()
    C._exit(0)
 end
 
-local function start(id, f, arguments, n)
-   local ends = ffi.new('int[2]')
-   if C.pipe(ends) ~= 0 then posix.fail('ipc.map: a pipe') end
+local function start(id, f, arguments, n, before)
+   local mine, theirs = wire.pair()
    local pid = C.fork()
    if pid < 0 then posix.fail('ipc.map: fork') end
    if pid == 0 then
-      C.close(ends[0])
-      run_child(id, ends[1], f, arguments, n)
+      for _, child in ipairs(before) do child.wire:close() end
+      mine:close()
+      run_child(id, theirs, f, arguments, n)
    end
-   C.close(ends[1])
-   return { id = id, pid = pid, fd = ends[0], said = {} }
+   theirs:close()
+   return { id = id, pid = pid, wire = mine }
 end
 
-local BUFFER = ffi.new('char[65536]')
+-- ---- in the parent ----
 
--- Reads what a child has said so far; true at its end.
-local function read_some(child)
-   local n = tonumber(C.read(child.fd, BUFFER, 65536))
-   if n > 0 then
-      child.said[#child.said + 1] = ffi.string(BUFFER, n)
-      return false
-   end
-   C.close(child.fd)
+local function finish(child)
+   child.wire:close()
    C.waitpid(child.pid, nil, 0)
-   child.text = table.concat(child.said)
-   return true
 end
 
-local function error_of(child)
-   if child.text:sub(1, 1) == 'E' then return child.text:sub(2) end
-   if child.text == '' then return ('ipc.map: process %d of the map ended without a result'):format(child.id) end
+-- Takes a process's results. If clients are among them, the process goes on until all of these are closed.
+local function take_results(child, body)
+   local clients, at, count = 0, nil, nil
+   local function copy(number)
+      clients = clients + 1
+      return link.copy(child.wire, number, function()
+         clients = clients - 1
+         if clients == 0 then finish(child) end
+      end)
+   end
+   count, at = body:match('^(%d+);()')
+   child.values, child.count = {}, tonumber(count)
+   for i = 1, child.count do child.values[i], at = pack.decode(body, at, copy) end
+   if clients == 0 then finish(child) end
+end
+
+local function fail(child, why)
+   child.failure, child.count = why, 0
+   finish(child)
+end
+
+-- Hears what a process has said; count is set when it has done its work.
+local function hear(child)
+   local alive = child.wire:read()
+   for letter, body in function() return child.wire:take() end do
+      if letter == 'Q' then
+         lend.answer(child.wire, body)
+      elseif letter == 'R' then
+         return take_results(child, body)
+      else
+         return fail(child, body)
+      end
+   end
+   if not alive then fail(child, ('ipc.map: process %d of the map ended without a result'):format(child.id)) end
+end
+
+-- Waits up to ms milliseconds for processes that work; returns whether one has said something, and whether one works.
+local function hear_all(map, ms)
+   local working, fds = {}, {}
+   for _, child in ipairs(map.children) do
+      if not child.count then working[#working + 1], fds[#fds + 1] = child, child.wire.fd end
+   end
+   if #fds == 0 then return false, false end
+   local ready = posix.ready(fds, ms)
+   for _, i in ipairs(ready) do hear(working[i]) end
+   return #ready > 0, true
 end
 
 -- Waits for all; returns all their results, one behind another. An error of one is an error here.
 function Map:join()
+   while select(2, hear_all(self, 100)) do end
    local out, n, failure = {}, 0, nil
    for _, child in ipairs(self.children) do
-      while not child.text do
-         if posix.readable(child.fd, 100) then read_some(child) end
-      end
-      if not child.told then failure = failure or error_of(child) end
-      if child.text:sub(1, 1) == 'R' then
-         local count, at = child.text:match('^R(%d+);()')
-         for _ = 1, tonumber(count) do
-            n = n + 1
-            out[n], at = pack.decode(child.text, at)
-         end
-      end
+      if not child.told then failure = failure or child.failure end
+      for i = 1, child.count do out[n + i] = child.values[i] end
+      n = n + child.count
    end
    self.children = {}
    if failure then error(failure, 0) end
@@ -108,12 +140,11 @@ end
 
 -- Raises the error of a process that has failed so far; once.
 function Map:checkErrors()
+   while hear_all(self, 0) do end
    for _, child in ipairs(self.children) do
-      while not child.text and posix.readable(child.fd, 0) do read_some(child) end
-      local failure = child.text and not child.told and error_of(child)
-      if failure then
+      if child.failure and not child.told then
          child.told = true
-         error(failure, 0)
+         error(child.failure, 0)
       end
    end
 end
@@ -127,6 +158,6 @@ return function(n, f, ...)
    end
    io.stdout:flush()
    local arguments, count, children = { ... }, select('#', ...), {}
-   for i = 1, n do children[i] = start(i, f, arguments, count) end
-   return setmetatable({ children = children }, Map)
+   for i = 1, n do children[i] = start(i, f, arguments, count, children) end
+   return setmetatable({ children = children, arguments = arguments }, Map) -- clients among these are asked for
 end

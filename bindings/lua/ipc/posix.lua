@@ -4,7 +4,8 @@ local posix = {}
 
 ffi.cdef [[
 int fork(void); int waitpid(int, int *, int); void _exit(int); int getpid(void); int getppid(void);
-int pipe(int *); long read(int, void *, size_t); long write(int, const void *, size_t); int close(int);
+int socketpair(int, int, int, int *); long read(int, void *, size_t); long send(int, const void *, size_t, int);
+int close(int);
 int kill(int, int); int socket(int, int, int); int bind(int, const void *, unsigned);
 int getsockname(int, void *, unsigned *); int unlink(const char *); char *strerror(int);
 struct tutti_lua_pollfd { int fd; short events, revents; };
@@ -15,11 +16,18 @@ posix.C = C
 
 function posix.fail(what) error(('%s: %s'):format(what, ffi.string(C.strerror(ffi.errno()))), 0) end
 
--- Waits until fd can be read, for ms milliseconds; returns whether it can.
-function posix.readable(fd, ms)
-   local p = ffi.new('struct tutti_lua_pollfd', fd, 1, 0)
-   return C.poll(p, 1, ms) > 0
+-- Waits up to ms milliseconds until some of these can be read; returns which: their places in the list.
+function posix.ready(fds, ms)
+   local p, list = ffi.new('struct tutti_lua_pollfd[?]', #fds), {}
+   for i, fd in ipairs(fds) do p[i - 1].fd, p[i - 1].events = fd, 1 end
+   if C.poll(p, #fds, ms) <= 0 then return list end
+   for i = 1, #fds do
+      if p[i - 1].revents ~= 0 then list[#list + 1] = i end
+   end
+   return list
 end
+
+function posix.readable(fd, ms) return #posix.ready({ fd }, ms) > 0 end
 
 function posix.sleep(ms) C.poll(nil, 0, ms) end
 

@@ -35,6 +35,21 @@ end
 
 surface.is_tensor = memory.is_tensor
 
+-- The kind of a storage ("float"), of torch7 or of tutti.tensor; nil for anything else.
+local function storage_kind(x)
+   if type(x) ~= 'table' and type(x) ~= 'userdata' then return nil end
+   local ok, name = pcall(function() return x:type() end)
+   return ok and type(name) == 'string' and name:match('^torch%.(%a+)Storage$') or nil
+end
+
+function surface.is_storage(x) return storage_kind(x) ~= nil end
+
+-- A tensor over the memory of a storage.
+function surface.over_storage(x)
+   local kind = storage_kind(x)
+   return (getmetatable(x) == tensor.Storage and tensor or surface.tensors())[kind .. 'Tensor'](x)
+end
+
 local function before(a, b)
    if type(a) == type(b) and (type(a) == 'number' or type(a) == 'string') then return a < b end
    return type(a) < type(b) or (type(a) == type(b) and tostring(a) < tostring(b))

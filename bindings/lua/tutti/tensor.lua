@@ -2,6 +2,7 @@
 -- 4 dimensions. Views (select, narrow, sub, view, t) share memory. tensor.FloatTensor(2, 3), FloatTensor({1, 2, 3}).
 local ffi = require 'ffi'
 local half = require 'tutti.half'
+local storage = require 'tutti.storage'
 local tensor = {}
 
 local KINDS = {
@@ -47,7 +48,8 @@ end
 local function make(kind, memory, hold, offset, sizes, strides)
    if #sizes > 4 then fail('a tensor has at most 4 dimensions, and not %d', #sizes) end
    return setmetatable({ _kind = kind, _memory = memory, _hold = hold, _offset = offset, _sizes = new_sizes(sizes),
-                         _strides = strides or dense_strides(sizes), _count = count_of(sizes) }, T)
+                         _strides = strides or dense_strides(sizes), _count = count_of(sizes),
+                         _room = offset + count_of(sizes) }, T)
 end
 
 -- A tensor over memory of somebody else, which `hold` keeps alive.
@@ -117,9 +119,10 @@ local function sizes_from(...)
    return sizes
 end
 
--- A zeroed tensor of these sizes; or of a (nested) table of numbers; or a view of another tensor of that kind.
+-- A zeroed tensor of these sizes; or of a (nested) table of numbers; or a view of another tensor or storage of that kind.
 function tensor.new(kind, ...)
    local first = ...
+   if getmetatable(first) == storage.Storage then first = first.all end
    if is(first) then return first:type(KINDS[kind].name) end
    if type(first) == 'table' and not is_sizes(first) then
       local t = zeros(kind, sizes_of_nested(first))
@@ -132,7 +135,9 @@ end
 local default_kind = 'double'
 for kind, k in pairs(KINDS) do
    tensor[k.name:sub(7)] = function(...) return tensor.new(kind, ...) end
+   tensor[k.name:match('%.(%a+)Tensor') .. 'Storage'] = function(x) return storage.over(tensor.new(kind, x or 0)) end
 end
+tensor.Storage = storage.Storage
 function tensor.Tensor(...) return tensor.new(default_kind, ...) end
 
 function tensor.setdefaulttensortype(name)
@@ -172,6 +177,10 @@ function methods:dim() return #self._sizes end
 methods.nDimension = methods.dim
 function methods:data() return self._memory + self._offset end
 function methods:storageOffset() return self._offset + 1 end
+-- All memory that this tensor and its views share.
+function methods:storage()
+   return storage.over(make(self._kind, self._memory, self._hold, 0, { self._room }))
+end
 
 local function dimension(t, d)
    if type(d) ~= 'number' or not t._sizes[d] then
@@ -210,7 +219,9 @@ function methods:typeAs(other) return self:type(other:type()) end
 -- ---- views ----
 
 local function derived(t, offset, sizes, strides)
-   return make(t._kind, t._memory, t._hold, offset, sizes, strides)
+   local view = make(t._kind, t._memory, t._hold, offset, sizes, strides)
+   view._room = t._room
+   return view
 end
 
 local function without(list, d)
@@ -281,7 +292,7 @@ function methods:resize(...)
    if n > self._count then
       local fresh = zeros(self._kind, sizes)
       if self._count > 0 then ffi.copy(fresh:data(), self:contiguous():data(), self._count * KINDS[self._kind].size) end
-      self._memory, self._hold, self._offset = fresh._memory, fresh._hold, 0
+      self._memory, self._hold, self._offset, self._room = fresh._memory, fresh._hold, 0, n
    end
    self._sizes, self._strides, self._count = new_sizes(sizes), dense_strides(sizes), n
    return self
