@@ -119,7 +119,8 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
 	X(cuMemHostRegister_v2, (void *, size_t, unsigned flags)) \
 	X(cuMemHostUnregister, (void *)) \
 	X(cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
-	X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long flags)) \
+	X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, \
+	                unsigned long long flags)) \
 	X(cuMemRelease, (CUmemGenericAllocationHandle)) \
 	X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t align, CUdeviceptr hint, unsigned long long flags)) \
 	X(cuMemAddressFree, (CUdeviceptr, size_t)) \
@@ -136,5 +137,6 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
 	X(cuModuleUnload, (CUmodule)) \
 	X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *name)) \
 	X(cuLaunchKernel, (CUfunction, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
-	                   unsigned block_y, unsigned block_z, unsigned shared, CUstream, void **arguments, void **extra))
+	                   unsigned block_y, unsigned block_z, unsigned shared, CUstream, void **arguments, \
+	                   void **extra))
 #endif

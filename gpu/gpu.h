@@ -1,9 +1,10 @@
-/* gpu.h - memory of CUDA devices: what a pointer is, copies that are started and polled, memory that other processes map
+/* gpu.h - memory of CUDA devices: what a pointer is, copies that are started and polled, memory that others map
  *
- * libcuda is loaded with dlopen, and only in a process that uses CUDA by itself. Devices are the driver's ordinals of
- * this process; other processes know them by UUID. All functions but those of slow.c may be called with a job's lock:
- * they start work, look, and never wait for a device. No function needs a current context, and none changes the
- * caller's. After fork() a child makes no call of the driver. Errors are -errno with a sentence.
+ * libcuda is loaded with dlopen, and only in a process that uses CUDA by itself, or asks for a GPU. Devices are the
+ * driver's ordinals of this process; other processes know them by UUID. All functions but those of slow.c, and those
+ * that say so, may be called with a job's lock: they start work, look, and never wait for a device. No function needs a
+ * current context, and none changes the caller's. After fork() a child makes no call of the driver. Errors are -errno
+ * with a sentence; -EIO: the device is broken until this process ends.
  *
  * Order. A queue does its work in the order in which it was started. Two queues, or a queue and a stream of the caller,
  * have no order but through a fence.
@@ -36,7 +37,9 @@ struct tt_gpu_range { /* an allocation on a device */
 	bool ours;          /* of tt_gpu_alloc: other processes can map it */
 };
 /* Looks up the range [at, at + len). 0, also for host memory. -ENOTSUP: managed memory, memory of a context that is not
- * primary, a range over two devices, any device memory in a child of fork(). -EINVAL: the range leaves its allocation. */
+ * primary, a range over two devices, any device memory in a child of fork(). -EINVAL: the range leaves its allocation.
+ * The first memory of a device retains the device's context, so call it without the lock. Memory of tt_gpu_alloc costs
+ * no call of the driver, other memory one. */
 int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out);
 bool tt_gpu_is_there(int device, const void *at, uint64_t buffer); /* the allocation has not been freed */
 
@@ -59,6 +62,8 @@ int tt_gpu_of_uuid(const uint8_t uuid[TT_GPU_UUID]); /* -1: no such device in th
 int tt_gpu_broken(int device);
 int tt_gpu_check(int device);
 bool tt_gpu_can_reach(int device, int peer); /* device reads memory of peer in place */
+/* What network adapters have written to the device is visible to all work that starts after it. A few microseconds. */
+int tt_gpu_flush(int device);
 
 /* ---- queue.c: work in order ---- */
 
@@ -77,7 +82,7 @@ int tt_gpu_call(struct tt_gpu_queue *, void (*fn)(void *), void *arg);
 /* Fences: a point in a stream of the caller's. */
 struct tt_gpu_fence;
 /* Notes the point that `stream` (a CUstream; NULL: the legacy stream of `device`) has now. -EINVAL: the stream is
- * another device's, or none. -ENOTSUP: the stream is capturing. */
+ * another device's, or none. -ENOTSUP: the stream is capturing. May create an event, so call it without the lock. */
 int tt_gpu_fence_note(int device, void *stream, struct tt_gpu_fence **out);
 int tt_gpu_fence_passed(struct tt_gpu_fence *);          /* 1, 0, or -errno: the device is broken */
 int tt_gpu_after(struct tt_gpu_queue *, struct tt_gpu_fence *); /* what is started from now on waits for the fence */
@@ -85,7 +90,7 @@ void tt_gpu_fence_free(struct tt_gpu_fence *);           /* at any time; NULL is
 
 /* ---- slow.c: may synchronise with a device: never with a job's lock ---- */
 
-/* Retains the device's primary context, once; it is released when the process ends. */
+/* The first queue of a device retains its primary context, until the process ends. -ENODEV: no such device. */
 int tt_gpu_queue_open(int device, struct tt_gpu_queue **out);
 void tt_gpu_queue_close(struct tt_gpu_queue *);          /* waits for its work; NULL is allowed */
 /* Zeroed memory that other processes can map, and network adapters reach where the device allows it. */
@@ -101,7 +106,7 @@ int tt_gpu_register(void *host, size_t len);
 void tt_gpu_unregister(void *host);
 /* Descriptor for ibv_reg_dmabuf_mr of the pages that hold the range; *offset is where the range begins in it. */
 int tt_gpu_dma_buf(const void *at, size_t len, int *fd, uint64_t *offset);
-void tt_gpu_close(void); /* of tests: gives back all that is kept for the process */
+void tt_gpu_close(void); /* of tests: gives back all that is kept for the process, once all else is given back */
 
 /* ---- kernel.c: what kernels.cu has. Starts it in a queue; memory as for tt_gpu_copy. type: a tutti_type ----
  *

@@ -225,6 +225,24 @@ check_calls() {
 	done
 }
 
+# Calls of libcuda that may wait for a device stand in gpu/slow.c, and in the table of all functions. Calls that always
+# wait stand nowhere.
+slow='cu(DevicePrimaryCtxRe|Stream(Create|Destroy|Synchronize)|Event(Create|Destroy)|Module|Ipc|MemAlloc|MemFree|MemHost'
+slow=$slow'|MemCreate|MemRelease|MemAddress|MemMap|MemUnmap|MemSetAccess|MemExport|MemImport|MemGetHandle)[A-Za-z0-9_]*'
+never='cu(CtxSynchronize|EventSynchronize|Memcpy[A-Za-z0-9]*|Memset[A-Za-z0-9]*)'
+
+check_cuda() {
+	for file in $(files -name '*.[ch]' | grep -v '^tests/' | xargs grep -lE '[^A-Za-z0-9_]cu[A-Z]' /dev/null); do
+		code_of "$file" | grep -E "(^|[^A-Za-z0-9_])$never" | grep -vE "$never(_v2)?Async" | while read -r line; do
+			complain "$file:$line" "waits for a device: start a copy, and poll its mark"
+		done
+		case $file in gpu/slow.c | gpu/driver.h) continue ;; esac
+		code_of "$file" | grep -E "(^|[^A-Za-z0-9_])$slow *[(,]" | while read -r line; do
+			complain "$file:$line" "may wait for a device: gpu/slow.c alone has such calls"
+		done
+	done
+}
+
 check_paths() { # places of one machine
 	files -name '*.[ch]' -o -name '*.def' -o -name '*.sh' -o -name '*.am' -o -name '*.ac' -o -name '*.in' \
 		-o -name '*.md' -o -name '*.[135]' -o -name '*.map' -o -name bootstrap -o -name run |
@@ -274,7 +292,7 @@ check_symbols() { # build tree
 
 check_house() { # source tree, build tree: prints the complaints
 	build=$(cd "$2" && pwd) || return
-	(cd "$1" && check_includes && check_calls && check_width && check_paths && check_quotes && check_map &&
+	(cd "$1" && check_includes && check_calls && check_cuda && check_width && check_paths && check_quotes && check_map &&
 		check_symbols "$build" && check_objects "$build")
 }
 
@@ -319,6 +337,9 @@ make_bad_tree() {
 	put transport/sim/sim.h 'int tt_s;\n'
 	put gpu/gpu.h '#include "base/base.h"\n'
 	put gpu/gpu.c '#include "transport/transport.h"\n'
+	put gpu/driver.h 'X(cuMemAlloc_v2, (int))\nX(cuCtxSynchronize, (void))\n'
+	put gpu/slow.c '/* cuMemcpyDtoH */ TT_CU(0, cuMemFree_v2, p); TT_CU(0, cuMemcpyAsync, p);\n'
+	put gpu/quick.c 'TT_CU(0, cuEventCreate, &e);\ntt_cuda.cuEventQuery(e);\ntt_cuda.cuMemcpyDtoH_v2(p);\n'
 	put tools/tutti.c '#include <tutti.h>\n#include "base/base.h"\n'
 	put tools/info.c '#include "member/member_private.h"\n'
 	put examples/ring.c '#include <tutti.h>\n'
@@ -361,6 +382,9 @@ runtime/cellar/deep.c: stands in no room
 transport/shm/shm.c: (transport/shm, floor 2) includes transport/sim/sim.h
 transport/sim/sim.c: includes "lost.h", which is nowhere
 gpu/gpu.c: (gpu, floor 1) includes transport/transport.h
+gpu/driver.h:2: .* waits for a device
+gpu/quick.c:1: .* may wait for a device
+gpu/quick.c:3: .* waits for a device
 examples/hello.c: (examples, floor 9) includes runtime/base/base.h
 runtime/window/window.c:2: .* never ends the process
 runtime/member/news.c:1: .* does not write on stdout

@@ -1,0 +1,220 @@
+/* memory.c - what a pointer is; the mappings of this room
+ *
+ * The driver says what a pointer is, but for memory that this room has allocated or imported. Such mappings have serial
+ * numbers above all of the driver's. Where the driver cannot be asked (a child of fork(), a broken device), the kernel
+ * says whether memory is the processor's: it cannot read a device's. */
+#include "gpu/gpu_private.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define OURS (1ull << 63)
+
+static struct {
+	pthread_mutex_t lock;
+	struct tt_gpu_map *at;
+	int count, room;
+	uint64_t serial;
+} maps = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ---- mappings ---- */
+
+int tt_gpu_map_add(const struct tt_gpu_map *map)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&maps.lock);
+	if (maps.count == maps.room) {
+		struct tt_gpu_map *more = realloc(maps.at, (size_t)(2 * maps.room + 8) * sizeof *more);
+		if (more) {
+			maps.at = more;
+			maps.room = 2 * maps.room + 8;
+		}
+	}
+	if (maps.count < maps.room) {
+		maps.at[maps.count] = *map;
+		maps.at[maps.count++].serial = OURS | ++maps.serial;
+	} else {
+		err = tt_fail(-ENOMEM, "no memory to note an allocation on GPU %d", map->device);
+	}
+	pthread_mutex_unlock(&maps.lock);
+	return err;
+}
+
+/* The mapping that holds the byte; NULL. With maps.lock. */
+static struct tt_gpu_map *holder_of(const char *at)
+{
+	for (int i = 0; i < maps.count; i++)
+		if ((uintptr_t)at - (uintptr_t)maps.at[i].base < maps.at[i].len)
+			return &maps.at[i];
+	return NULL;
+}
+
+bool tt_gpu_map_of(const void *at, struct tt_gpu_map *out)
+{
+	struct tt_gpu_map *m;
+
+	pthread_mutex_lock(&maps.lock);
+	m = holder_of(at);
+	if (m)
+		*out = *m;
+	pthread_mutex_unlock(&maps.lock);
+	return m != NULL;
+}
+
+bool tt_gpu_map_remove(const void *base, struct tt_gpu_map *out)
+{
+	struct tt_gpu_map *m;
+
+	pthread_mutex_lock(&maps.lock);
+	m = holder_of(base);
+	if (m && m->base != base)
+		m = NULL;
+	if (m) {
+		*out = *m;
+		*m = maps.at[--maps.count];
+	}
+	if (!maps.count) {
+		free(maps.at);
+		maps.at = NULL;
+		maps.room = 0;
+	}
+	pthread_mutex_unlock(&maps.lock);
+	return m != NULL;
+}
+
+/* ---- asking the driver ---- */
+
+struct answer { /* wide enough for every attribute */
+	uint64_t type, device, managed, buffer;
+	CUcontext context;
+	char *base;
+	size_t len;
+};
+
+static CUresult ask(const void *at, struct answer *a)
+{
+	CUpointer_attribute which[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+		                        CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+		                        CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+		                        CU_POINTER_ATTRIBUTE_RANGE_SIZE };
+	void *values[] = { &a->type, &a->device, &a->managed, &a->buffer, &a->context, &a->base, &a->len };
+
+	*a = (struct answer){ 0 };
+	return tt_cuda.cuPointerGetAttributes(TT_COUNT(which), which, values, (CUdeviceptr)(uintptr_t)at);
+}
+
+static bool is_readable(const void *at)
+{
+	char byte;
+	struct iovec to = { &byte, 1 }, from = { (void *)(uintptr_t)at, 1 };
+
+	return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 || errno != EFAULT;
+}
+
+static int ask_kernel(const char *at, size_t len, int device)
+{
+	if (!len || (is_readable(at) && is_readable(at + len - 1)))
+		return 0;
+	if (tt_gpu_child)
+		return tt_gpu_refuse_child();
+	return device < 0 ? tt_fail(-EFAULT, "the process cannot read its memory at %p", (const void *)at) :
+	                    tt_gpu_broken(device);
+}
+
+static int any_broken(void)
+{
+	for (int i = 0; i < TT_GPUS; i++)
+		if (tt_gpu_devices[i].broken)
+			return i;
+	return -1;
+}
+
+static int judge(const struct answer *a, const void *at)
+{
+	int device = (int)a->device, err;
+
+	if (a->managed)
+		return tt_fail(-ENOTSUP, "%p is managed memory: use tutti_alloc(gpu), or cudaMalloc", at);
+	if ((err = tt_gpu_retain(device)))
+		return err;
+	if (a->context && a->context != tt_gpu_devices[device].context)
+		return tt_fail(-ENOTSUP, "%p belongs to a context of GPU %d that is not the primary one: use the CUDA "
+		                         "runtime's, or cuDevicePrimaryCtxRetain", at, device);
+	return 0;
+}
+
+/* Some allocators map many allocations side by side: all of them must be the same device's. */
+static int judge_rest(const struct tt_gpu_range *first, const char *at, size_t len)
+{
+	const char *next = first->base + first->len;
+
+	while (next < at + len) {
+		struct answer a;
+		bool is_device = ask(next, &a) == CUDA_SUCCESS && a.type == CU_MEMORYTYPE_DEVICE;
+		if (!is_device || a.base > next || a.base + a.len <= next)
+			return tt_fail(-EINVAL, "%zu bytes at %p leave their allocation, which ends at %p", len,
+			               (const void *)at, (const void *)next);
+		if ((int)a.device != first->device)
+			return tt_fail(-ENOTSUP, "%zu bytes at %p lie on GPU %d and GPU %d: pass them one by one", len,
+			               (const void *)at, first->device, (int)a.device);
+		if (a.managed)
+			return judge(&a, next);
+		next = a.base + a.len;
+	}
+	return 0;
+}
+
+static int find_ours(const struct tt_gpu_map *m, const char *at, size_t len, struct tt_gpu_range *out)
+{
+	if (len > m->len - (size_t)(at - m->base))
+		return tt_fail(-EINVAL, "%zu bytes at %p leave their allocation, which ends at %p", len,
+		               (const void *)at, (void *)(m->base + m->len));
+	*out = (struct tt_gpu_range){ m->device, m->base, m->len, m->serial, !m->imported };
+	return 0;
+}
+
+int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out)
+{
+	struct tt_gpu_range range = { .device = -1 };
+	struct tt_gpu_map map;
+	struct answer a;
+	CUresult result;
+	int err;
+
+	*out = range;
+	if (tt_gpu_child)
+		return ask_kernel(at, len, -1);
+	if (!tt_gpu_here || !len)
+		return 0;
+	if (tt_gpu_map_of(at, &map))
+		return find_ours(&map, at, len, out);
+	result = ask(at, &a);
+	if (result == CUDA_ERROR_NOT_INITIALIZED)
+		return 0;
+	if (result != CUDA_SUCCESS)
+		return ask_kernel(at, len, any_broken());
+	if (a.type != CU_MEMORYTYPE_DEVICE && !a.managed)
+		return 0;
+	if ((err = judge(&a, at)))
+		return err;
+	range = (struct tt_gpu_range){ (int)a.device, a.base, a.len, a.buffer, false };
+	if ((err = judge_rest(&range, at, len)))
+		return err;
+	*out = range;
+	return 0;
+}
+
+bool tt_gpu_is_there(int device, const void *at, uint64_t buffer)
+{
+	struct tt_gpu_map map;
+	struct answer a;
+
+	if (tt_gpu_child || !tt_gpu_here)
+		return false;
+	if (buffer & OURS)
+		return tt_gpu_map_of(at, &map) && map.serial == buffer;
+	return ask(at, &a) == CUDA_SUCCESS && a.type == CU_MEMORYTYPE_DEVICE && (int)a.device == device &&
+	       a.buffer == buffer;
+}

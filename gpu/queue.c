@@ -1,0 +1,171 @@
+/* queue.c - queues of copies, their marks; fences: points in the streams of the program
+ *
+ * A mark is a number that the device writes into pinned memory behind what was started before, so that a look at the
+ * queue is a load:
+ *
+ *      copy  copy  write 1  copy  write 2         word = 1: the first two copies are done
+ */
+#include "gpu/gpu_private.h"
+#include <pthread.h>
+
+static pthread_mutex_t fences_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- queues ---- */
+
+int tt_gpu_copy(struct tt_gpu_queue *q, void *to, const void *from, size_t n)
+{
+	CUstreamCaptureMode before;
+	int err = n ? tt_gpu_enter(q->device, &before) : 0;
+
+	if (err || !n)
+		return err;
+	err = TT_CU(q->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, n, q->stream);
+	tt_gpu_leave(before);
+	q->fresh = true;
+	return err;
+}
+
+static void count_up(void *word) { (*(_Atomic uint32_t *)word)++; }
+
+static int write_mark(struct tt_gpu_queue *q, uint32_t mark)
+{
+	CUstreamCaptureMode before;
+	int err = tt_gpu_enter(q->device, &before);
+
+	if (err)
+		return err;
+	err = q->words ? TT_CU(q->device, cuStreamWriteValue32_v2, q->stream, (CUdeviceptr)(uintptr_t)q->word, mark,
+	                       CU_STREAM_WRITE_VALUE_DEFAULT) :
+	                 TT_CU(q->device, cuLaunchHostFunc, q->stream, count_up, (void *)q->word);
+	tt_gpu_leave(before);
+	return err;
+}
+
+uint64_t tt_gpu_mark(struct tt_gpu_queue *q)
+{
+	if (!q->fresh)
+		return q->marked;
+	q->fresh = false;
+	q->marked++;
+	if (!q->err)
+		q->err = write_mark(q, (uint32_t)q->marked);
+	return q->marked;
+}
+
+int tt_gpu_reached(struct tt_gpu_queue *q, uint64_t mark)
+{
+	int err;
+
+	q->done += (uint32_t)(atomic_load_explicit(q->word, memory_order_acquire) - (uint32_t)q->done);
+	if (mark <= q->done)
+		return 1;
+	if ((err = tt_gpu_child ? tt_gpu_refuse_child() : tt_gpu_broken(q->device)))
+		return err;
+	return q->err ? tt_fail(q->err, "GPU %d: a queue of copies has failed", q->device) : 0;
+}
+
+int tt_gpu_call(struct tt_gpu_queue *q, void (*fn)(void *), void *arg)
+{
+	CUstreamCaptureMode before;
+	int err = tt_gpu_enter(q->device, &before);
+
+	if (err)
+		return err;
+	err = TT_CU(q->device, cuLaunchHostFunc, q->stream, fn, arg);
+	tt_gpu_leave(before);
+	return err;
+}
+
+/* ---- fences ---- */
+
+static struct tt_gpu_fence *take_fence(int device)
+{
+	struct tt_gpu_fence **list = &tt_gpu_devices[device].fences, *f;
+
+	pthread_mutex_lock(&fences_lock);
+	f = *list;
+	if (f)
+		*list = f->next;
+	pthread_mutex_unlock(&fences_lock);
+	return f;
+}
+
+void tt_gpu_fence_free(struct tt_gpu_fence *f)
+{
+	if (!f || tt_gpu_child)
+		return;
+	pthread_mutex_lock(&fences_lock);
+	f->next = tt_gpu_devices[f->device].fences;
+	tt_gpu_devices[f->device].fences = f;
+	pthread_mutex_unlock(&fences_lock);
+}
+
+/* With the device's context. */
+static int judge_stream(int device, CUstream stream)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUresult result = tt_cuda.cuStreamIsCapturing(stream, &status);
+	CUcontext context;
+	int err;
+
+	if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || (!result && status != CU_STREAM_CAPTURE_STATUS_NONE))
+		return tt_fail(-ENOTSUP, "a stream of GPU %d is being captured: call Tutti outside of the capture",
+		               device);
+	if ((err = tt_gpu_result(device, result, "cuStreamIsCapturing")) ||
+	    (err = TT_CU(device, cuStreamGetCtx, stream, &context)))
+		return err;
+	if (context == tt_gpu_devices[device].context)
+		return 0;
+	return tt_fail(-EINVAL, "the stream of tutti_stream() is not one of GPU %d, where the memory is", device);
+}
+
+int tt_gpu_fence_note(int device, void *stream, struct tt_gpu_fence **out)
+{
+	struct tt_gpu_fence *f;
+	CUstreamCaptureMode before;
+	int err = tt_gpu_retain(device);
+
+	if (err || (!(f = take_fence(device)) && (err = tt_gpu_fence_make(device, &f))))
+		return err;
+	f->passed = false;
+	if (!(err = tt_gpu_enter(device, &before))) {
+		if (!(err = judge_stream(device, stream)))
+			err = TT_CU(device, cuEventRecord, f->event, stream);
+		tt_gpu_leave(before);
+	}
+	if (err)
+		tt_gpu_fence_free(f);
+	else
+		*out = f;
+	return err;
+}
+
+int tt_gpu_fence_passed(struct tt_gpu_fence *f)
+{
+	CUstreamCaptureMode before;
+	CUresult result;
+	int err;
+
+	if (f->passed)
+		return 1;
+	if ((err = tt_gpu_enter(f->device, &before)))
+		return err;
+	result = tt_cuda.cuEventQuery(f->event);
+	tt_gpu_leave(before);
+	if (result == CUDA_ERROR_NOT_READY)
+		return 0;
+	f->passed = result == CUDA_SUCCESS;
+	return f->passed ? 1 : tt_gpu_fail(f->device, result, "cuEventQuery");
+}
+
+int tt_gpu_after(struct tt_gpu_queue *q, struct tt_gpu_fence *f)
+{
+	CUstreamCaptureMode before;
+	int err = f->passed ? 0 : tt_gpu_enter(q->device, &before);
+
+	if (err || f->passed)
+		return err;
+	err = TT_CU(q->device, cuStreamWaitEvent, q->stream, f->event, 0);
+	tt_gpu_leave(before);
+	return err;
+}
