@@ -56,7 +56,7 @@ local function over_tree(tree, tau, alpha, compat)
       end)
       moved = false
       if not compat then -- the last move was nobody's: its sum is in no center
-         for i, p in ipairs(leaves) do p:copy(before[i]) end
+         for i, p in ipairs(before) do leaves[i]:copy(p) end -- none if the tree has one node
       end
    end
    local function synchronize(params, what)
