@@ -80,6 +80,79 @@ describe('libipc', function()
       assert.truthy(output:find('%d+%s+7\n'), output)
    end)
 
+   it('hears of clients that go, and of servers', function()
+      local output = run([[
+         local sleep = require('ipc.posix').sleep
+         local function with_client(f, after) -- f runs in the client's process, and after(server) here
+            local server, port = ipc.server()
+            local m = ipc.map(1, function(port, f)
+               local client = require 'libipc'.client(port)
+               return f(client, require('ipc.posix').sleep, require('ffi'))
+            end, port, f)
+            server:clients(1, function(client) client:tag('x') end)
+            after(server)
+            print(pcall(m.join, m))
+            server:close()
+         end
+         local function dies(_, sleep, ffi)
+            sleep(100)
+            ffi.C._exit(1)
+         end
+         with_client(dies, function(server)
+            print('died', pcall(server.recvAny, server))
+            print('none', pcall(server.recvAny, server))
+         end)
+         with_client(dies, function(server) print('died', pcall(server.recvAny, server, 'x')) end)
+         with_client(dies, function(server) print('tree', pcall(require 'ipc.Tree', 1, 2, 2, server)) end)
+         with_client(function(client)
+            client:send('last words')
+            client:close()
+         end, function(server)
+            sleep(100)
+            server:clients(0, function() error('it has left') end)
+            assert(server:recvAny() == 'last words')
+            print('left', pcall(server.recvAny, server))
+         end)
+         with_client(function(client)
+            assert(client:recv() == 'before')
+            local ok, why = pcall(client.recv, client)
+            return why, select(2, pcall(client.recvAsync, client))
+         end, function(server)
+            server:clients(1, function(client)
+               client:send('before')
+               client:close()
+               client:close()
+            end)
+         end)
+         local port = require('ipc.posix').free_port()
+         local m = ipc.map(1, function(port)
+            local server = require 'libipc'.server('127.0.0.1', port)
+            server:clients(1, function() end)
+            require('ffi').C._exit(1)
+         end, port)
+         local client = ipc.client(port)
+         print('server', pcall(client.recv, client))
+         print('server', pcall(client.send, client, 1))
+         print('no port', pcall(ipc.client))
+      ]])
+      local _, died = output:gsub('died%s+false%s+ipc.server [%d.:]+: rank 1 [^\n]*went down', '')
+      assert.are.equal(2, died, output)
+      for _, said in ipairs({ 'none%s+false%s+recvAny: no client is connected\n',
+                              'tree%s+false%s+Tree: 1 of 2 nodes have not called it: [^\n]*rank 1 [^\n]*went down',
+                              'left%s+false%s+recvAny: no client is connected\n',
+                              'true%s+recv: the server has closed this connection%s+recv: the server has closed',
+                              'server%s+false%s+recv: rank 0 [^\n]*went down',
+                              'server%s+false%s+send: rank 0 [^\n]*went down',
+                              'no port%s+false%s+ipc.client%(host, port%)' }) do
+         assert.truthy(output:find(said), said .. '\n' .. output)
+      end
+   end)
+
+   it('says that no server is there', function()
+      local output = run("print(pcall(ipc.client, require('ipc.posix').free_port()))", 'TUTTI_TIMEOUT=300')
+      assert.truthy(output:find('was not found at 127.0.0.1:%d+ within 300 ms'), output)
+   end)
+
    it('maps', function()
       run([[
          Global = 5
@@ -345,6 +418,46 @@ describe('a tree', function()
       local tree = require 'ipc.LocalhostTree'(1, 1)
       local value, n = tree.allReduce(5, error)
       assert.are.same({ 5, 1, 5 }, { value, n, tree.scatter(5) })
+   end)
+
+   it('says how nodes do not fit together', function()
+      local output = run([[
+         local function meet(n, f) -- f(StaticTree, port, id) in n processes
+            local port = require('ipc.posix').free_port()
+            return ipc.map(n, function(f, port, id)
+               local _, why = pcall(f, require 'ipc.StaticTree', port, id)
+               return tostring(why)
+            end, f, port):join()
+         end
+         print('numbers', meet(2, function(tree, port, id) tree(id, 1 + id, '127.0.0.1', port) end))
+         print('twice', meet(3, function(tree, port, id) tree(math.min(id, 2), 3, '127.0.0.1', port) end))
+         print('ends', meet(3, function(new, port, id)
+            local tree = new(id, 3, '127.0.0.1', port)
+            for _ = 1, id do tree.allReduce(id, function(a, b) return a + b end) end
+            tree.close()
+         end))
+         local server, port = ipc.server()
+         print('port', pcall(require 'ipc.StaticTree', 1, 2, '127.0.0.1', port))
+         for _, given in ipairs({ { nil, 2, '127.0.0.1', port }, { 3, 2, '127.0.0.1', port }, { 1, 2 }, {} }) do
+            print('given', pcall(require 'ipc.StaticTree', unpack(given, 1, 4)))
+         end
+      ]], 'TUTTI_TIMEOUT=600')
+      for _, said in ipairs({ 'numbers%s+rank 1 of 2 did not join [^\n]+it counts 3 ranks, rank 0 counts 2',
+                              'twice%s[^\n]+rank 1 is already taken', 'ends%s+nil%s+all%-gather: rank 0 has left',
+                              'port%s+false%s+[^\n]+the port is in use by process' }) do
+         assert.truthy(output:find(said), said .. '\n' .. output)
+      end
+      local _, given = output:gsub('given%s+false%s+StaticTree: node %S+ of %S+ at %S+: nodeIndex is from 1', '')
+      assert.are.equal(4, given, output)
+   end)
+
+   it('waits for the address of node 1 with a limit', function()
+      local output = run([[
+         local now = os.time()
+         os.time = function() now = now + 25 return now end
+         print(pcall(require 'ipc.DiscoveredTree', 2, 2, '127.0.0.1', nil, nil, function() end))
+      ]])
+      assert.truthy(output:find('node 1 has not published its address within 300 seconds', 1, true), output)
    end)
 
    it('says which node died', function()

@@ -11,12 +11,17 @@ local trees = 0
 -- Waits for what a client wants: its rank, and the number of its node, if it has one.
 local function next_hello(server, numNodes, missing)
    local room = require('ffi').new('char[64]')
-   local op = server.all:recv_start(room, nil, link.TREE)
-   local ok, info = pcall(op.wait, op, SECONDS)
-   if not ok then
-      op:cancel()
-      error(('Tree: %d of %d nodes have not called it: %s'):format(missing, numNodes, tostring(info)), 0)
+   local op, deadline = server.all:recv_start(room, nil, link.TREE), os.time() + SECONDS
+   local ok, why
+   while not op:done() do
+      ok, why = pcall(link.await_news, server)
+      if ok and os.time() > deadline then ok, why = false, ('%d seconds have passed'):format(SECONDS) end
+      if not ok then
+         op:cancel()
+         error(('Tree: %d of %d nodes have not called it: %s'):format(missing, numNodes, tostring(why)), 0)
+      end
    end
+   local info = op:wait()
    local index, nodes = require('ffi').string(room, info.bytes):match('^(%d*) (%d+)$')
    if tonumber(nodes) ~= numNodes then
       return info.rank, nil, ('Tree: node 1 has %d nodes, and another node has %s'):format(numNodes, nodes)

@@ -10,6 +10,7 @@ local link = {}
 local VALUE, ELEMENTS = 0, 1 -- tags
 link.TREE = 2                -- ipc.Tree's
 
+local CLOSED = 'x' -- the message of a server that closes one connection
 local EMPTY = require('ffi').new('char[0]')
 local CONNECT_SECONDS = 300
 
@@ -62,8 +63,12 @@ end
 
 -- The next message; a tensor or a storage comes into `into` if one is given.
 local function receive(peer, into)
-   local message = peer.all:recv_string(peer.rank, VALUE)
+   local message = not peer.ended and peer.all:recv_string(peer.rank, VALUE) or CLOSED
    local letter, body = message:sub(1, 1), message:sub(2)
+   if message == CLOSED then
+      peer.ended = true
+      error('recv: the server has closed this connection', 0)
+   end
    if letter ~= 'v' then return take_elements(peer, letter, body, into) end
    local value = pack.decode(body)
    if into ~= nil then refuse_into(describe(value), into) end
@@ -72,14 +77,18 @@ end
 
 Peer.recv = receive
 
+local function has_message(peer)
+   peer.look = peer.look or peer.all:recv_start(EMPTY, peer.rank, VALUE)
+   if not peer.look:done() then return peer.ended end
+   local failure = peer.look:failure()
+   peer.look = nil
+   if failure and failure.name ~= 'EMSGSIZE' then error(failure, 0) end
+   return true
+end
+
 -- The next message if one is there, else nil.
 function Peer:recvAsync(into)
-   self.look = self.look or self.all:recv_start(EMPTY, self.rank, VALUE)
-   if not self.look:done() then return nil end
-   local failure = self.look:failure()
-   self.look = nil
-   if failure and failure.name ~= 'EMSGSIZE' then error(failure, 0) end
-   return receive(self, into)
+   if has_message(self) then return receive(self, into) end
 end
 
 -- Names that the program gives to its side of the connection.
@@ -103,9 +112,9 @@ local function net_stats(all, rank)
 end
 function Peer:netStats() return net_stats(self.all, self.rank) end
 
--- A client's connection ends its job; a server's forgets the client.
+-- A client's connection ends its job; a server tells the client, and forgets it.
 function Peer:close()
-   if self.forget then self.forget(self) end
+   if self.forget and self.forget() then pcall(self.all.send, self.all, CLOSED, self.rank, VALUE) end
    if self.job then self.job:leave() end
 end
 
@@ -154,30 +163,29 @@ local function remove(list, rank)
    end
 end
 
--- Takes in who has come and gone since.
+-- Takes in who has come and gone since. Messages of a client that has left are still there for recvAny.
 local function look(server)
    for change in function() return server.job:next_change() end do
       if change.what == 'joined' then
          local peer = new_peer(server.all, change.rank)
-         peer.forget = function() remove(server.peers, change.rank) end
+         peer.forget = function() return remove(server.peers, change.rank) end
          server.peers[#server.peers + 1] = peer
       else
-         remove(server.peers, change.rank)
+         server.left[#server.left + 1] = remove(server.peers, change.rank)
+         if change.what == 'gone' then server.death = ('ipc.server %s: %s'):format(server.where, change.why) end
       end
    end
 end
-link.look = look
 
-local function tagged(server, tag)
+local function tagged(peers, tag)
    local list = {}
-   for _, peer in ipairs(server.peers) do
+   for _, peer in ipairs(peers) do
       if tag == nil or peer.label == tag then list[#list + 1] = peer end
    end
    return list
 end
 
--- Waits until n clients have connected.
-function link.await(server, n)
+local function await(server, n)
    local deadline = os.time() + CONNECT_SECONDS
    look(server)
    while #server.peers < n do
@@ -194,35 +202,53 @@ end
 -- came. clients(f, tag): for those that are there.
 function Server:clients(n, f, tag)
    if type(n) == 'function' then n, f, tag = 0, n, f end
-   link.await(self, n)
-   for _, peer in ipairs(tagged(self, tag)) do f(peer) end
+   await(self, n)
+   for _, peer in ipairs(tagged(self.peers, tag)) do f(peer) end
 end
 
 function Server:broadcast(value, tag)
    look(self)
-   for _, peer in ipairs(tagged(self, tag)) do peer:send(value) end
+   for _, peer in ipairs(tagged(self.peers, tag)) do peer:send(value) end
+end
+
+-- A client of the list that has sent something. One that has left and has nothing more to say is forgotten.
+local function speaker(server, peers, tag)
+   for _, peer in ipairs(tagged(peers, tag)) do
+      local ok, has = pcall(has_message, peer)
+      if ok and has then return peer end
+      if not ok then remove(server.left, peer.rank) end
+   end
+end
+
+local EIGHT = require('ffi').new('char[8]')
+
+-- Raises, once, that a client went down.
+local function mourn(server)
+   look(server)
+   local death = server.death
+   server.death = nil
+   if death then error(death, 0) end
+end
+
+-- Waits until a started operation may have ended, or a client comes or goes.
+function link.await_news(server)
+   mourn(server)
+   local events = server.job:event_fd()
+   if posix.ready({ events, server.news }, 100)[1] == 1 then posix.C.read(events, EIGHT, 8) end
 end
 
 -- The first message to come from any client (of this tag), and the client.
 function Server:recvAny(tag)
-   look(self)
-   if tag ~= nil then
-      while true do
-         for _, peer in ipairs(tagged(self, tag)) do
-            local value = peer:recvAsync()
-            if value ~= nil then return value, peer end
-         end
-         posix.sleep(1)
-         look(self)
+   while true do
+      look(self)
+      local peer = speaker(self, self.left, tag) or speaker(self, self.peers, tag)
+      if peer then return receive(peer), peer end
+      mourn(self)
+      if #tagged(self.peers, tag) == 0 and #tagged(self.left, tag) == 0 then
+         error('recvAny: no client is connected' .. (tag ~= nil and ' with the tag ' .. tostring(tag) or ''), 0)
       end
+      link.await_news(self)
    end
-   local info = self.all:probe(nil, VALUE)
-   look(self)
-   for _, peer in ipairs(self.peers) do
-      if peer.rank == info.rank then return peer:recv(), peer end
-   end
-   local peer = new_peer(self.all, info.rank) -- it has left since
-   return peer:recv(), peer
 end
 
 function Server:netStats() return net_stats(self.all, nil) end
@@ -230,7 +256,7 @@ function Server:close() self.job:leave() end
 
 -- A server of a job that exists: rank 0 of it.
 local function new_server(job, where)
-   local server = setmetatable({ job = job, where = where, peers = {}, news = job:watch() }, Server)
+   local server = setmetatable({ job = job, where = where, peers = {}, left = {}, news = job:watch() }, Server)
    server.all = job:everyone()
    server.all:timeout(nil) -- a message may be long in coming; a peer that dies is noticed all the same
    return server
@@ -238,7 +264,7 @@ end
 
 local function arguments(host, port)
    if type(host) == 'number' then host, port = nil, host end
-   return host or '127.0.0.1', port
+   return host or '127.0.0.1', tonumber(port)
 end
 
 -- Begins a server; returns it and its port. port nil: a free one.
@@ -262,6 +288,7 @@ end
 -- Connects to a server, and waits for one.
 function link.client(host, port)
    host, port = arguments(host, port)
+   if not port then error('ipc.client(host, port) or ipc.client(port): the port is a number', 0) end
    local job = tutti.join({ boot = ('%s:%d'):format(host, port) })
    local peer = new_peer(job:everyone(), 0)
    peer.all:timeout(nil)
