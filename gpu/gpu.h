@@ -108,11 +108,14 @@ void tt_gpu_unregister(void *host);
 int tt_gpu_dma_buf(const void *at, size_t len, int *fd, uint64_t *offset);
 void tt_gpu_close(void); /* of tests: gives back all that is kept for the process, once all else is given back */
 
-/* ---- kernel.c: what kernels.cu has. Starts it in a queue; memory as for tt_gpu_copy. type: a tutti_type ----
+/* ---- kernel.c: what runtime/kernel/kernels.cu has ----
  *
- * The results have the same bits as those of the functions of runtime/kernel/ with the same names. -ENOTSUP: this build
- * has no image of the kernels, or no kernel for the type. */
+ * Starts it in a queue; memory as for tt_gpu_copy, at any address. type: a tutti_type. The results have the same bits as
+ * those of the functions of runtime/kernel/ with the same names. -ENOTSUP: there is no kernel for the type. */
 
+/* Loads the kernels for a device, once: before the first of the calls below, and as those of slow.c never with a job's
+ * lock. -ENOTSUP: this build has no kernels. */
+int tt_gpu_kernels(int device);
 /* to = by_a * a + by_b * b, as tt_blend; to may be a or b. */
 int tt_gpu_blend(struct tt_gpu_queue *, void *to, double by_a, const void *a, double by_b, const void *b, size_t count,
                  int type);

@@ -35,6 +35,7 @@ struct tt_gpu_device {
 	CUstream pulse;               /* ... as is this stream of ours, which tells whether the device is broken */
 	_Atomic unsigned broken;      /* by which CUDA error; 0: it is not */
 	struct tt_gpu_fence *fences;  /* that can be used again */
+	_Atomic(struct tt_gpu_kernels *) kernels; /* NULL: not loaded */
 };
 extern struct tt_gpu_device tt_gpu_devices[TT_GPUS];
 int tt_gpu_number(int device);    /* -ENODEV: no such device */

@@ -413,6 +413,8 @@ static void close_device(int device, struct tt_gpu_device *d)
 		tt_gpu_leave(before);
 	}
 	tt_cuda.cuDevicePrimaryCtxRelease_v2(d->handle);
+	free(d->kernels);
+	d->kernels = NULL;
 	d->context = NULL;
 	d->broken = 0;
 }

@@ -47,22 +47,16 @@ INLINE void stream_vector(void *to, vi32 v)
 INLINE void stream_vector(void *to, vi32 v) { memcpy(to, &v, sizeof v); }
 #endif
 
-/* The 16-bit formats are computed in f32: one vector makes two. If these are the even and the odd elements, no lane
- * moves. Narrowing accepts no NaN but the clean one. */
+#define AS(type, x) ((type)(x))
+#include "kernel/half.h"
 
-INLINE void widen_bf16(vf32 *v, const void *at)
-{
-	vu32 u = *(const loose *)at;
+/* If the two vectors of one in memory are the even and the odd elements, no lane moves. */
 
-	v[0] = (vf32)(u << 16);
-	v[1] = (vf32)(u & 0xffff0000);
-}
+INLINE void widen_bf16(vf32 *v, const void *at) { bf16_to_f32(v, *(const loose *)at); }
 
 INLINE vf32 widen_one_bf16(uint16_t h) { return (vf32)(vu32){ (uint32_t)h << 16 }; }
 
-INLINE vu32 round_bf16(vf32 v) { return (vu32)v + 0x7fff + ((vu32)v >> 16 & 1); }
-
-INLINE vu32 narrow_bf16(const vf32 *v) { return round_bf16(v[0]) >> 16 | (round_bf16(v[1]) & 0xffff0000); }
+#define narrow_bf16 f32_to_bf16
 
 #if defined __x86_64__ && WIDTH == 64
 INLINE void widen_f16(vf32 *v, const void *at)
@@ -95,41 +89,11 @@ INLINE vu32 narrow_f16(const vf32 *v)
 	return (vu32)_mm256_inserti128_si256(low, _mm256_cvtps_ph((__m256)v[1], _MM_FROUND_TO_NEAREST_INT), 1);
 }
 #else
-/* Computes all cases and picks one. */
-INLINE vf32 from_f16(vu32 h)
-{
-	vu32 sign = (h & 0x8000) << 16, size = (h & 0x7fff) << 13;
-	vu32 normal = size + (112u << 23), special = size + (224u << 23);
-	/* A subnormal is its fraction times 2^-24: put it behind a leading one, then subtract the one. */
-	vu32 small = (vu32)((vf32)(size + (113u << 23)) - 0x1p-14f);
+INLINE void widen_f16(vf32 *v, const void *at) { f16_to_f32(v, *(const loose *)at); }
 
-	h = PICK((vi32)size >= 31 << 23, special, normal);
-	return (vf32)(PICK((vi32)size < 1 << 23, small, h) | sign);
-}
+INLINE vf32 widen_one_f16(uint16_t h) { return widen_half((vu32){ h }); }
 
-INLINE vu32 to_f16(vf32 v)
-{
-	vu32 u = (vu32)v, sign = u >> 16 & 0x8000, size = u & 0x7fffffff;
-	vu32 normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
-	/* In the sum with 1/2 the last bit is worth 2^-24, so the addition rounds to a subnormal. */
-	vu32 small = (vu32)((vf32)size + 0.5f) - (126u << 23);
-	vu32 h = PICK((vi32)size < 113 << 23, small, normal);
-
-	h = PICK((vi32)size >= 143 << 23, ALL(vu32, 0x7c00), h);
-	return PICK((vi32)size > 0x7f800000, ALL(vu32, 0x7e00), h | sign);
-}
-
-INLINE void widen_f16(vf32 *v, const void *at)
-{
-	vu32 u = *(const loose *)at;
-
-	v[0] = from_f16(u & 0xffff);
-	v[1] = from_f16(u >> 16);
-}
-
-INLINE vf32 widen_one_f16(uint16_t h) { return from_f16((vu32){ h }); }
-
-INLINE vu32 narrow_f16(const vf32 *v) { return to_f16(v[0]) | to_f16(v[1]) << 16; }
+#define narrow_f16 f32_to_f16
 #define F16_ALTERNATES
 #endif
 

@@ -59,10 +59,9 @@ INLINE void ON(put)(char *to, const VEC *v, size_t len, bool stream)
 }
 
 /* Rules, on numbers. */
+#include "kernel/rules.h"
 
 #ifdef CLEAN_NAN
-INLINE VEC ON(clean)(VEC v) { return PICK(v == v, v, ALL(MASK, CLEAN_NAN)); }
-
 /* If a == b, only -0 and +0 differ in their bits: max needs the signs of both, min of either. */
 INLINE VEC ON(extreme)(VEC a, VEC b, bool least)
 {
@@ -72,7 +71,7 @@ INLINE VEC ON(extreme)(VEC a, VEC b, bool least)
 	return (VEC)PICK((a == a) & (b == b), least ? one | other : one & other, ALL(MASK, CLEAN_NAN));
 }
 
-INLINE VEC ON(divide)(VEC v, unsigned n) { return ON(clean)(v / (NUMBER)n); }
+INLINE VEC ON(divide)(VEC v, unsigned n) { return ON(divide_number)(v, n); }
 #else
 INLINE VEC ON(clean)(VEC v) { return v; }
 
@@ -83,10 +82,10 @@ INLINE VEC ON(extreme)(VEC a, VEC b, bool least)
 	return PICK(least ? ~more : more, a, b);
 }
 
-INLINE VEC ON(divide)(VEC v, unsigned n) /* towards zero */
+INLINE VEC ON(divide)(VEC v, unsigned n)
 {
 	for (size_t i = 0; i < LANES; i++)
-		v[i] = (__typeof__(v[0]))((NUMBER)v[i] / (int64_t)n);
+		v[i] = (__typeof__(v[0]))ON(divide_number)((NUMBER)v[i], n);
 	return v;
 }
 
@@ -185,7 +184,7 @@ INLINE void ON(step_blend)(const struct ON(work) *w, size_t i, int vectors, size
 	ON(get_all)(a, w->a + i, vectors, len);
 	ON(get_all)(b, w->b + i, vectors, len);
 	for (size_t u = 0; u < vectors * PARTS; u++)
-		a[u] = ON(clean)(by_a * a[u] + by_b * b[u]);
+		a[u] = ON(blend_numbers)(by_a, a[u], by_b, b[u]);
 	ON(put_all)(w->to + i, a, vectors, len, stream);
 }
 
