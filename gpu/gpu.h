@@ -110,8 +110,8 @@ void tt_gpu_close(void); /* of tests: gives back all that is kept for the proces
 
 /* ---- kernel.c: what runtime/kernel/kernels.cu has ----
  *
- * Starts it in a queue; memory as for tt_gpu_copy, at any address. type: a tutti_type. The results have the same bits as
- * those of the functions of runtime/kernel/ with the same names. -ENOTSUP: there is no kernel for the type. */
+ * Starts it in a queue; memory as for tt_gpu_copy, at any address. type: a tutti_type. The results have the bits of the
+ * functions of runtime/kernel/ with the same names. -ENOTSUP: there is no kernel for the type. */
 
 /* Loads the kernels for a device, once: before the first of the calls below, and as those of slow.c never with a job's
  * lock. -ENOTSUP: this build has no kernels. */

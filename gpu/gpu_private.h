@@ -81,5 +81,6 @@ struct tt_gpu_fence {
 
 int tt_gpu_retain(int device);                       /* does nothing if the context is retained */
 int tt_gpu_fence_make(int device, struct tt_gpu_fence **);
+int tt_gpu_function(int device, CUmodule, const char *name, CUfunction *);
 int tt_gpu_load(int device, const void *image, CUmodule *); /* stays loaded until tt_gpu_close() */
 #endif

@@ -1,11 +1,12 @@
 /* kernel.c - starts the kernels of runtime/kernel/kernels.cu, whose image the library carries
  *
- * All kernels have the same seven parameters of eight bytes. A grid is as large as the GPU, or smaller for few elements:
- * a kernel's threads go on until all are done. */
+ * All kernels have the same seven parameters of eight bytes. A grid fills the GPU, or is smaller for few elements; its
+ * threads go on until all elements are done. */
 #include "gpu/gpu_private.h"
 #include <stdlib.h>
 
-enum { TYPES = TUTTI_BOOL + 1, THREADS = 256, BLOCKS_EACH = 3, TILE_BYTES = THREADS * 32 }; /* as kernels.cu says */
+enum { TYPES = TUTTI_BOOL + 1 };
+enum { THREADS = 256, BLOCKS_EACH = 3, TILE_BYTES = THREADS * 32 }; /* as in kernels.cu */
 
 struct tt_gpu_kernels {
 	CUfunction blend[TYPES], scale[TYPES]; /* NULL: kernels.cu has none for the type */
@@ -30,29 +31,24 @@ static int find_functions(int device, CUmodule module, struct tt_gpu_kernels *k)
 
 	for (int type = 0; !err && type < TUTTI_BOOL; type++) {
 		snprintf(name, sizeof name, "scale_%s", tt_type_name((tutti_type)type));
-		err = TT_CU(device, cuModuleGetFunction, &k->scale[type], module, name);
+		err = tt_gpu_function(device, module, name, &k->scale[type]);
 		snprintf(name, sizeof name, "blend_%s", tt_type_name((tutti_type)type));
 		if (!err && tt_type_is_float((tutti_type)type))
-			err = TT_CU(device, cuModuleGetFunction, &k->blend[type], module, name);
+			err = tt_gpu_function(device, module, name, &k->blend[type]);
 	}
 	return err;
 }
 
 static int fill(int device, struct tt_gpu_kernels *k)
 {
-	CUstreamCaptureMode before;
 	CUmodule module;
 	int units = 1, err = tt_gpu_load(device, tt_gpu_image, &module);
 
-	if (err || (err = tt_gpu_enter(device, &before)))
-		return err;
-	err = TT_CU(device, cuDeviceGetAttribute, &units, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-	            tt_gpu_devices[device].handle);
 	if (!err)
-		err = find_functions(device, module, k);
-	tt_gpu_leave(before);
+		err = TT_CU(device, cuDeviceGetAttribute, &units, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+		            tt_gpu_devices[device].handle);
 	k->blocks = BLOCKS_EACH * (unsigned)units;
-	return err;
+	return err ? err : find_functions(device, module, k);
 }
 
 int tt_gpu_kernels(int device)
@@ -73,8 +69,8 @@ int tt_gpu_kernels(int device)
 int tt_gpu_kernels(int device)
 {
 	(void)device;
-	return tt_fail(-ENOTSUP, "this build of Tutti has no kernels for GPUs: install clang or nvcc, then configure and "
-	                         "build it again");
+	return tt_fail(-ENOTSUP, "this build of Tutti has no kernels for GPUs: install clang or nvcc, then configure "
+	                         "and build it again");
 }
 #endif
 

@@ -386,6 +386,18 @@ int tt_gpu_load(int device, const void *image, CUmodule *out)
 	return 0;
 }
 
+int tt_gpu_function(int device, CUmodule module, const char *name, CUfunction *out)
+{
+	CUstreamCaptureMode before;
+	int err = tt_gpu_enter(device, &before);
+
+	if (err)
+		return err;
+	err = TT_CU(device, cuModuleGetFunction, out, module, name);
+	tt_gpu_leave(before);
+	return err;
+}
+
 /* ---- the end ---- */
 
 static void close_device(int device, struct tt_gpu_device *d)

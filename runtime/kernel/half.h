@@ -1,8 +1,8 @@
 /* half.h - the 16-bit formats, which are computed in f32: a word of two elements makes two numbers, even then odd
  *
- * The processor's kernels (reduce_kernels.h) and a GPU's (kernels.cu) include this text. For the processor vf32 and vu32
- * are vectors of numbers and of words; for a GPU each is one. Narrowing accepts no NaN but the clean one. Instructions
- * for f16, where there are some, do the same.
+ * The processor's kernels (reduce_kernels.h) and a GPU's (kernels.cu) include this text. For the processor vf32 and
+ * vu32 are vectors of numbers and of words; for a GPU each is one. Narrowing accepts no NaN but the clean one.
+ * Instructions for f16, where there are some, do the same.
  *
  *   AS(type, x)          the same bits as another type
  *   ALL(type, x)         x in all lanes
