@@ -19,11 +19,11 @@ function ipc.fork()
    return pid
 end
 
--- Waits for a process that fork has made; returns its number and its exit status.
+-- Waits for a process that fork has made; returns its exit status, nil if a signal has ended it.
 function ipc.waitpid(pid)
    local status = require('ffi').new('int[1]')
    if posix.C.waitpid(pid, status, 0) < 0 then posix.fail('ipc.waitpid') end
-   return pid, math.floor(status[0] / 256) % 256
+   return status[0] % 128 == 0 and math.floor(status[0] / 256) % 256 or nil
 end
 
 -- These share memory between threads, and here are none.

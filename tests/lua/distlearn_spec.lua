@@ -29,6 +29,36 @@ describe('distlearn', function()
       assert.are.equal(3, n, output)
    end)
 
+   it('takes parameters that the program replaces, and a tree of one node', function()
+      for n = 1, 2 do
+         run(n, [[
+            local tree = require 'ipc.SlurmTree'()
+            local sign = tree.nodeIndex == 1 and 1 or -1
+            for _, compat in ipairs({ false, true }) do
+               local ea = require 'distlearn.AllReduceEA'(tree, 2, 0.5, { compat = compat })
+               local kept = { torch.DoubleTensor({ 1 }) }
+               local params = { torch.DoubleTensor({ 1 }) }
+               local same = require 'distlearn.AllReduceEA'(tree, 2, 0.5, { compat = compat })
+               for _ = 1, 2 do
+                  ea.synchronizeParameters(params)
+                  same.synchronizeParameters(kept)
+                  for _ = 1, 4 do
+                     params[1] = params[1] + sign
+                     kept[1]:add(sign)
+                     ea.averageParameters(params)
+                     same.averageParameters(kept)
+                     assert(params[1][1] == kept[1][1])
+                  end
+                  ea.synchronizeCenter(params)
+                  same.synchronizeCenter(kept)
+                  assert(params[1][1] == kept[1][1])
+               end
+               assert(tree.numNodes == 1 or not pcall(ea.averageParameters, { params[1], params[1] }))
+            end
+         ]])
+      end
+   end)
+
    it('warns once of an alpha above the bound, and runs', function()
       local output = run(4, [[
          local tree = require 'ipc.SlurmTree'()

@@ -4,24 +4,29 @@ local add = require 'distlearn.add'
 local surface = require 'tutti.surface'
 local tutti = require 'tutti'
 
+-- A program may replace its parameters by new tensors; the elastic average works in those of the first call.
 local function over_group(group, tau, alpha, compat)
-   local elastic, opened
-   local function open(params)
+   local elastic, first
+   local function with(params, call)
       local leaves = surface.leaves(params)
       if not elastic then
-         elastic, opened = tutti.Elastic.open(group, leaves, { tau = tau, alpha = alpha, distlearn = compat }), leaves
+         elastic, first = tutti.Elastic.open(group, leaves, { tau = tau, alpha = alpha, distlearn = compat }), leaves
       end
-      for i = 1, math.max(#leaves, #opened) do
-         if leaves[i] ~= opened[i] then
-            error('AllReduceEA: the parameters are other tensors than in the first call: copy into those', 0)
-         end
+      if #leaves ~= #first then
+         error(('AllReduceEA: %d parameters, and in the first call there were %d'):format(#leaves, #first), 0)
       end
-      return elastic
+      for i, p in ipairs(leaves) do
+         if p ~= first[i] then first[i]:copy(p) end
+      end
+      call(elastic)
+      for i, p in ipairs(leaves) do
+         if p ~= first[i] then p:copy(first[i]) end
+      end
    end
    return {
-      averageParameters = function(params) open(params):step() end,
-      synchronizeCenter = function(params) open(params):synchronize_center() end,
-      synchronizeParameters = function(params) open(params):synchronize() end,
+      averageParameters = function(params) with(params, tutti.Elastic.step) end,
+      synchronizeCenter = function(params) with(params, tutti.Elastic.synchronize_center) end,
+      synchronizeParameters = function(params) with(params, tutti.Elastic.synchronize) end,
    }
 end
 

@@ -1,5 +1,5 @@
--- LocalhostTree(nodeIndex, numNodes): the nodes are children of one parent process, on one host. Node 1 writes its port
--- into a file, and the parent's process number names the file.
+-- LocalhostTree(nodeIndex, numNodes, ppid): the nodes are children of one parent process (ppid), on one host. Node 1
+-- writes its port into a file, and the parent's process number names the file.
 local DiscoveredTree = require 'ipc.DiscoveredTree'
 local posix = require 'ipc.posix'
 local surface = require 'tutti.surface'
@@ -25,9 +25,9 @@ local function read(path)
    return '127.0.0.1', port
 end
 
-local function LocalhostTree(nodeIndex, numNodes)
+local function LocalhostTree(nodeIndex, numNodes, ppid)
    trees = trees + 1
-   local path = ('%s/tutti.%d.%d.localhost'):format(os.getenv('TMPDIR') or '/tmp', posix.C.getppid(), trees)
+   local path = ('%s/tutti.%d.%d.localhost'):format(os.getenv('TMPDIR') or '/tmp', ppid or posix.C.getppid(), trees)
    local function publish(_, port) write(path, ('%d %d\n'):format(port, posix.C.getpid())) end
    local function query() return read(path) end
    local ok, tree = pcall(DiscoveredTree, nodeIndex, numNodes, '127.0.0.1', nil, publish, query)

@@ -79,8 +79,8 @@ function put(out, v, seen)
    elseif kind == 'table' then
       put_table(out, v, seen)
    else
-      error(('a %s cannot be sent: nil, booleans, numbers, strings, tables, tensors, storages and functions can'):format(
-         kind), 0)
+      error('a ' .. kind .. ' cannot be sent: nil, booleans, numbers, strings, tables, tensors, storages and functions '
+            .. 'can', 0)
    end
 end
 

@@ -119,7 +119,7 @@ local function sizes_from(...)
    return sizes
 end
 
--- A zeroed tensor of these sizes; or of a (nested) table of numbers; or a view of another tensor or storage of that kind.
+-- A zeroed tensor of these sizes; or of a (nested) table of numbers; or a view of a tensor or storage of that kind.
 function tensor.new(kind, ...)
    local first = ...
    if getmetatable(first) == storage.Storage then first = first.all end
