@@ -100,6 +100,18 @@ function Center:read(into)
    return { oldest = tonumber(v.oldest), newest = tonumber(v.newest), age = v.age_ms / 1000 }
 end
 
+-- EAMSGD (option momentum): into = params + momentum v, where the gradient is to be taken.
+function Center:ahead(into)
+   local list = memory.tensors(into)
+   check(lib.tutti_center_ahead(self.c, list))
+end
+
+-- EAMSGD: v = momentum v - learning_rate gradient; params = params + v. gradient: tensors like the params.
+function Center:move(gradient, learning_rate)
+   local list = memory.tensors(gradient)
+   check(lib.tutti_center_move(self.c, list, learning_rate))
+end
+
 -- Its table, to save, load, look at, reopen and finish.
 function Center:table() return Table.of_center(lib.tutti_center_table(self.c), self) end
 
