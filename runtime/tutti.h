@@ -93,7 +93,8 @@ typedef struct tutti_op {
 	uint64_t opaque[36];
 } tutti_op;                               /* a started operation, in the caller's storage. Zeroed it is idle */
 
-/* BOOL is a byte: 0 is false, all else is true; results are 0 or 1. I8, U8 and BOOL are for collectives and queues. */
+/* BOOL is a byte: 0 is false, all else is true; results are 0 or 1. I8, U8 and BOOL are for collectives, queues and
+ * gossip. */
 typedef enum tutti_type {
 	TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16, TUTTI_I32, TUTTI_I64, TUTTI_I8, TUTTI_U8, TUTTI_BOOL,
 } tutti_type;

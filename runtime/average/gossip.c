@@ -96,10 +96,6 @@ static int open_model(struct tutti_gossip *g, const tutti_tensor *list, int n)
 	}
 	err = tt_model_open(&g->model, copy, n, "gossip");
 	free(copy);
-	for (int i = 0; !err && i < n; i++)
-		if (tt_type_is_small(list[i].type))
-			err = tt_fail(-EINVAL, "gossip: tensor %d has the type %s, which is for collectives and "
-			              "queues: leave it out of the model", i, tt_type_name(list[i].type));
 	if (!err && !g->model.bytes)
 		err = tt_fail(-EINVAL, "gossip: the model has no elements");
 	return err;

@@ -94,19 +94,9 @@ int tutti_gossip_configure(tutti *at, tutti_gossip_config *config)
 
 static int find_node(struct tt_job *job, const char *name)
 {
-	const char *file = tt_setting(&job->settings, TT_CONFIG);
-	struct tt_settings unused = { 0 };
-	struct tt_node *nodes = NULL;
-	int n = 0, found = -ENOENT;
-
-	if (!file || !tt_members(job)->node_list)
-		return found;
-	tt_config_load(&unused, file, &nodes, &n);
-	for (int i = 0; i < n && i < job->size; i++)
-		if (!strcmp(nodes[i].name, name))
-			found = i;
-	tt_settings_free(&unused);
-	free(nodes);
+	tt_lock(job);
+	int found = tt_nodes_find(job, name);
+	tt_unlock(job);
 	return found;
 }
 

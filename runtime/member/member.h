@@ -235,6 +235,10 @@ static inline void tt_get_key(struct tt_pack *p, struct tt_key *key)
 	tt_get_bytes(p, key->raw, sizeof key->raw);
 }
 
+/* ---- node_list.c ---- */
+
+int tt_nodes_find(const struct tt_job *, const char *name); /* a rank; -ENOENT: also of a job without a list. Locked */
+
 /* ---- loan.c: memory that other ranks hold a key of ---- */
 
 struct tt_loan { /* a key that one rank holds; part of its owner's struct. Zeroed: ended */

@@ -47,12 +47,12 @@ bool tt_nodes_agree(const struct tt_job *job, uint32_t n, uint64_t hash)
 	return n && n <= (uint32_t)job->size && tt_nodes_hash(job, (int)n) == hash;
 }
 
-static int find(const struct tt_job *job, const char *name)
+int tt_nodes_find(const struct tt_job *job, const char *name)
 {
-	for (int i = 0; i < job->size; i++)
+	for (int i = 0; tt_members(job)->node && i < job->size; i++)
 		if (!strcmp(tt_members(job)->node[i].name, name))
 			return i;
-	return -1;
+	return -ENOENT;
 }
 
 static int check_node(const char *name, const char *host, int port, struct tt_node *node)
@@ -116,7 +116,7 @@ int tutti_node_add(tutti *at, const char *name, const char *host, int port)
 
 	if (err || (err = check_node(name, host, port, &node)) || (err = tt_begin(job)))
 		return err;
-	rank = find(job, name);
+	rank = tt_nodes_find(job, name);
 	rank = rank < 0 ? append(job, &node) : add_again(job, rank, &node);
 	tt_unlock(job);
 	return rank;
@@ -139,7 +139,7 @@ int tutti_node_remove(tutti *at, const char *name)
 
 	if (err || (err = tt_given(name, "tutti_node_remove: name")) || (err = tt_begin(job)))
 		return err;
-	rank = find(job, name);
+	rank = tt_nodes_find(job, name);
 	if (rank < 0)
 		err = tt_fail(-ENOENT, "no node is named \"%s\" in the list", name);
 	else if (rank == job->rank)

@@ -112,10 +112,15 @@ static void fetch_model(tutti *job)
 	int rank = tutti_rank(job), peer = 1 - rank;
 	double x[3] = { rank, 2.0 * rank, -rank }, got_x[3];
 	int64_t count = 100 + rank, got_count = 0;
-	tutti_tensor model[] = { { x, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 }, { &count, 1, TUTTI_I64 } };
-	tutti_tensor to[] = { { got_x, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 }, { &got_count, 1, TUTTI_I64 } };
+	uint8_t byte = (uint8_t)(200 + rank), got_byte = 0;
+	tutti_tensor model[] = {
+		{ x, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 }, { &count, 1, TUTTI_I64 }, { &byte, 1, TUTTI_U8 }
+	};
+	tutti_tensor to[] = {
+		{ got_x, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 }, { &got_count, 1, TUTTI_I64 }, { &got_byte, 1, TUTTI_U8 }
+	};
 	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.value = 0.25, it.timeout_ms = 20000);
-	tutti_gossip *g = open_gossip(job, "fetched", model, 3, c);
+	tutti_gossip *g = open_gossip(job, "fetched", model, 4, c);
 	tutti_gossip_result r;
 
 	meet(job);
@@ -131,6 +136,7 @@ static void fetch_model(tutti *job)
 	CHECK(r.peer_clock == 1 && r.peer_loss == 5 + peer && !r.peer_not_finite && r.clock == 1);
 	CHECK(r.age_ms >= 5 && r.age_ms < 60000);
 	CHECK(got_x[0] == peer && got_x[1] == 2 * peer && got_x[2] == -peer && got_count == 100 + peer);
+	CHECK(got_byte == 200 + peer && byte == 200 + rank);
 	CHECK(x[0] == rank + 10 && count == 100 + rank);
 	CHECK(tutti_gossip_fetch(g, 1, to, &r) == 0 && r.peer == -1 && *r.why);
 	CHECK(tutti_gossip_value(g) == 0.25 && tutti_gossip_set_value(g, 1.5) == -EINVAL);
@@ -138,10 +144,10 @@ static void fetch_model(tutti *job)
 	meet(job);
 	CHECK(tutti_gossip_publish(g, 1) == 0);
 	meet(job);
-	CHECK(tutti_gossip_mix(g, 1, &r) == 0 && r.peer == peer && r.factor == 0.75);
+	CHECK(tutti_gossip_mix(g, 1, &r) == 0 && r.peer == peer && r.factor == 0.75 && byte == 200 + peer);
 	meet(job);
 	tutti_gossip_close(g);
-	g = open_gossip(job, "given", model, 3, WITH(tutti_gossip_defaults(), it.way = TUTTI_GOSSIP_PUSH));
+	g = open_gossip(job, "given", model, 4, WITH(tutti_gossip_defaults(), it.way = TUTTI_GOSSIP_PUSH));
 	CHECK(tutti_gossip_fetch(g, 1, to, &r) == -ENOTSUP);
 	meet(job);
 	tutti_gossip_close(g);
@@ -1079,6 +1085,8 @@ static void meet_late_node(const char *transports)
 			CU_ASSERT(tutti_gossip_publish(g[i], 1) == 0 && tutti_gossip_mix(g[i], 1, &r) == 0);
 		CU_ASSERT(r.peer == 1 - i && x[i] > 1 && x[i] < 3);
 	}
+	CU_ASSERT(tutti_gossip_score(g[0], "n1") > 0 && tutti_gossip_score(g[0], "n2") == -ENOENT);
+	CU_ASSERT(tutti_node_add(job[0], "n2", "127.0.0.1", 1) == 2 && tutti_gossip_score(g[0], "n2") == 1000);
 	for (int i = 0; i < 2; i++) {
 		tutti_gossip_close(g[i]);
 		tutti_leave(job[i]);
