@@ -16,7 +16,8 @@ for module in torch cffi numpy pytest; do
 done
 scratch=$(mktemp -d) || exit 99
 trap 'rm -rf "$scratch"' EXIT
-export PYTHONPATH="$build/bindings/python" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH" TEST_TORCH=1
+compat=$here/../../bindings/python/compat/src
+export PYTHONPATH="$build/bindings/python:$compat" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH" TEST_TORCH=1
 cd "$scratch" || exit 99
 . "$here/halves.sh"
 halves 560 "$here/torch" "$here/test_pages.py"
