@@ -117,7 +117,8 @@ static void fetch_model(tutti *job)
 		{ x, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 }, { &count, 1, TUTTI_I64 }, { &byte, 1, TUTTI_U8 }
 	};
 	tutti_tensor to[] = {
-		{ got_x, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 }, { &got_count, 1, TUTTI_I64 }, { &got_byte, 1, TUTTI_U8 }
+		{ got_x, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 }, { &got_count, 1, TUTTI_I64 },
+		{ &got_byte, 1, TUTTI_U8 }
 	};
 	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.value = 0.25, it.timeout_ms = 20000);
 	tutti_gossip *g = open_gossip(job, "fetched", model, 4, c);

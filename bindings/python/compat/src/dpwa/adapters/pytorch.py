@@ -32,7 +32,7 @@ class DpwaPyTorchAdapter:
         if not self._own.numel():
             self._own, self._peers = (torch.empty(size, dtype=torch.uint8) for _ in range(2))
         if size != self._own.numel():
-            raise ValueError("the module's parameters take %d bytes, and took %d: all updates are of the same parameters"
+            raise ValueError("the module's parameters take %d bytes, and took %d: all updates have the same parameters"
                              % (size, self._own.numel()))
         self._own[:len(digest)] = digest
         for param, place in self._places(self._own):
