@@ -103,6 +103,14 @@ void tt_gpu_leave(CUstreamCaptureMode before)
 	tt_cuda.cuThreadExchangeStreamCaptureMode(&before);
 }
 
+int tt_gpu_any(void)
+{
+	for (int i = 0; i < TT_GPUS; i++)
+		if (tt_gpu_devices[i].context && !tt_gpu_devices[i].broken)
+			return i;
+	return -1;
+}
+
 int tt_gpu_check(int device)
 {
 	CUstreamCaptureMode before;

@@ -97,6 +97,7 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
 	X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
 	X(cuCtxPushCurrent_v2, (CUcontext)) \
 	X(cuCtxPopCurrent_v2, (CUcontext *)) \
+	X(cuCtxGetDevice, (CUdevice *)) \
 	X(cuPointerGetAttributes, (unsigned count, CUpointer_attribute *which, void **values, CUdeviceptr)) \
 	X(cuStreamCreate, (CUstream *, unsigned flags)) \
 	X(cuStreamDestroy_v2, (CUstream)) \

@@ -81,6 +81,10 @@ int tt_gpu_call(struct tt_gpu_queue *, void (*fn)(void *), void *arg);
 
 /* Fences: a point in a stream of the caller's. */
 struct tt_gpu_fence;
+/* From now on the calling thread's work is in `stream` (a CUstream), on the device of that stream. NULL: in the legacy
+ * streams of all devices. -EINVAL: it is no stream of a primary context. Not with the lock. */
+int tt_gpu_set_stream(void *stream);
+void *tt_gpu_stream(int device); /* of the calling thread; NULL: the legacy stream */
 /* Notes the point that `stream` (a CUstream; NULL: the legacy stream of `device`) has now. -EINVAL: the stream is
  * another device's, or none. -ENOTSUP: the stream is capturing. May create an event, so call it without the lock. */
 int tt_gpu_fence_note(int device, void *stream, struct tt_gpu_fence **out);
@@ -95,7 +99,7 @@ int tt_gpu_queue_open(int device, struct tt_gpu_queue **out);
 void tt_gpu_queue_close(struct tt_gpu_queue *);          /* waits for its work; NULL is allowed */
 /* Zeroed memory that other processes can map, and network adapters reach where the device allows it. */
 int tt_gpu_alloc(int device, size_t bytes, void **out);
-void tt_gpu_free(void *);                                /* of tt_gpu_alloc. An importer's mapping keeps the pages */
+bool tt_gpu_free(void *);              /* An importer's mapping keeps the pages. False: it is not of tt_gpu_alloc */
 /* Descriptor of the whole allocation of tt_gpu_alloc that begins at base; the caller closes it. */
 int tt_gpu_export(void *base, int *fd);
 /* Maps an allocation of another process (len bytes, as tt_gpu_range says) for `device` of this process. Takes fd. */

@@ -43,6 +43,7 @@ int tt_gpu_number(int device);    /* -ENODEV: no such device */
  * no call breaks a capture of another thread. 0; or -errno, and nothing has changed. */
 int tt_gpu_enter(int device, CUstreamCaptureMode *before);
 void tt_gpu_leave(CUstreamCaptureMode before);
+int tt_gpu_any(void);             /* a device that is in use and whole; -1: none is */
 
 /* ---- memory.c: what is mapped by us ---- */
 
@@ -57,6 +58,8 @@ struct tt_gpu_map {
 int tt_gpu_map_add(const struct tt_gpu_map *);                   /* gives it its serial number; -ENOMEM */
 bool tt_gpu_map_remove(const void *base, struct tt_gpu_map *out); /* false: no mapping of ours begins there */
 bool tt_gpu_map_of(const void *at, struct tt_gpu_map *out);
+void tt_gpu_maps_lock(void);                                     /* around fork() */
+void tt_gpu_maps_unlock(void);
 
 /* ---- queue.c ---- */
 

@@ -28,7 +28,11 @@ static struct {
 
 /* ---- loading ---- */
 
-static void become_child(void) { tt_gpu_child = tt_gpu_here; }
+static void become_child(void)
+{
+	tt_gpu_child = tt_gpu_here;
+	tt_gpu_maps_unlock();
+}
 
 /* With state.lock. */
 static void load(int flags)
@@ -45,7 +49,7 @@ static void load(int flags)
 			snprintf(state.why, sizeof state.why, "this host has no libcuda.so.1: install NVIDIA's driver");
 		return;
 	}
-	state.forks = state.forks || !pthread_atfork(NULL, NULL, become_child);
+	state.forks = state.forks || !pthread_atfork(tt_gpu_maps_lock, tt_gpu_maps_unlock, become_child);
 	if (state.forks)
 		tt_gpu_here = true;
 }

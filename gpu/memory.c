@@ -20,11 +20,14 @@ static struct {
 
 /* ---- mappings ---- */
 
+void tt_gpu_maps_lock(void) { pthread_mutex_lock(&maps.lock); }
+void tt_gpu_maps_unlock(void) { pthread_mutex_unlock(&maps.lock); }
+
 int tt_gpu_map_add(const struct tt_gpu_map *map)
 {
 	int err = 0;
 
-	pthread_mutex_lock(&maps.lock);
+	tt_gpu_maps_lock();
 	if (maps.count == maps.room) {
 		struct tt_gpu_map *more = realloc(maps.at, (size_t)(2 * maps.room + 8) * sizeof *more);
 		if (more) {
@@ -38,7 +41,7 @@ int tt_gpu_map_add(const struct tt_gpu_map *map)
 	} else {
 		err = tt_fail(-ENOMEM, "no memory to note an allocation on GPU %d", map->device);
 	}
-	pthread_mutex_unlock(&maps.lock);
+	tt_gpu_maps_unlock();
 	return err;
 }
 
@@ -55,11 +58,11 @@ bool tt_gpu_map_of(const void *at, struct tt_gpu_map *out)
 {
 	struct tt_gpu_map *m;
 
-	pthread_mutex_lock(&maps.lock);
+	tt_gpu_maps_lock();
 	m = holder_of(at);
 	if (m)
 		*out = *m;
-	pthread_mutex_unlock(&maps.lock);
+	tt_gpu_maps_unlock();
 	return m != NULL;
 }
 
@@ -67,7 +70,7 @@ bool tt_gpu_map_remove(const void *base, struct tt_gpu_map *out)
 {
 	struct tt_gpu_map *m;
 
-	pthread_mutex_lock(&maps.lock);
+	tt_gpu_maps_lock();
 	m = holder_of(base);
 	if (m && m->base != base)
 		m = NULL;
@@ -80,7 +83,7 @@ bool tt_gpu_map_remove(const void *base, struct tt_gpu_map *out)
 		maps.at = NULL;
 		maps.room = 0;
 	}
-	pthread_mutex_unlock(&maps.lock);
+	tt_gpu_maps_unlock();
 	return m != NULL;
 }
 

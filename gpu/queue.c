@@ -8,6 +8,8 @@
 #include "gpu/gpu_private.h"
 #include <pthread.h>
 
+enum { EVERY_DEVICES = 2 };
+static _Thread_local void *streams[TT_GPUS]; /* of the calling thread */
 static pthread_mutex_t fences_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- queues ---- */
@@ -74,6 +76,63 @@ int tt_gpu_call(struct tt_gpu_queue *q, void (*fn)(void *), void *arg)
 	err = TT_CU(q->device, cuLaunchHostFunc, q->stream, fn, arg);
 	tt_gpu_leave(before);
 	return err;
+}
+
+/* ---- streams of the program ---- */
+
+void *tt_gpu_stream(int device) { return streams[device]; }
+
+static void set_all(void *stream)
+{
+	for (int i = 0; i < TT_GPUS; i++)
+		streams[i] = stream;
+}
+
+/* The number of the device that has the context; -1: none has. */
+static int device_of(CUcontext context)
+{
+	CUcontext popped;
+	CUdevice handle = -1;
+	int err = tt_cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS;
+
+	if (!err) {
+		err = tt_cuda.cuCtxGetDevice(&handle) != CUDA_SUCCESS;
+		tt_cuda.cuCtxPopCurrent_v2(&popped);
+	}
+	for (int i = 0, n = tt_gpu_count(); !err && i < n; i++)
+		if (tt_gpu_devices[i].handle == handle && !tt_gpu_retain(i))
+			return tt_gpu_devices[i].context == context ? i : -1;
+	return -1;
+}
+
+/* The driver asks for some context, and any will do. A thread that has a stream mostly has one. */
+static CUresult context_of(CUstream stream, CUcontext *context)
+{
+	CUstreamCaptureMode before;
+	int device = tt_gpu_any();
+	bool entered = device >= 0 && !tt_gpu_enter(device, &before);
+	CUresult result = tt_cuda.cuStreamGetCtx(stream, context);
+
+	if (entered)
+		tt_gpu_leave(before);
+	return result;
+}
+
+int tt_gpu_set_stream(void *stream)
+{
+	CUcontext context;
+	int err, device;
+
+	if ((uintptr_t)stream <= EVERY_DEVICES) { /* the driver's names of the legacy stream and of each thread's own */
+		set_all(stream);
+		return 0;
+	}
+	if ((err = tt_gpu_start(false)))
+		return err;
+	if (context_of(stream, &context) != CUDA_SUCCESS || (device = device_of(context)) < 0)
+		return tt_fail(-EINVAL, "%p is not a stream of a GPU's primary context", stream);
+	streams[device] = stream;
+	return 0;
 }
 
 /* ---- fences ---- */

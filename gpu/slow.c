@@ -60,15 +60,6 @@ static int enter(int device, CUstreamCaptureMode *before)
 	return err ? err : tt_gpu_enter(device, before);
 }
 
-/* Of some device in use; -1: none is. */
-static int any_device(void)
-{
-	for (int i = 0; i < TT_GPUS; i++)
-		if (tt_gpu_devices[i].context && !tt_gpu_devices[i].broken)
-			return i;
-	return -1;
-}
-
 /* ---- queues and fences ---- */
 
 /* With the context. */
@@ -198,14 +189,14 @@ static int map_handle(struct tt_gpu_map *m)
 	return err;
 }
 
-static void unmap(void *base)
+static bool unmap(void *base)
 {
 	struct tt_sentence last = tt_last_sentence();
 	struct tt_gpu_map m;
 	CUstreamCaptureMode before;
 
-	if (!base || tt_gpu_child || !tt_gpu_map_remove(base, &m))
-		return;
+	if (!tt_gpu_map_remove(base, &m))
+		return false;
 	if (!tt_gpu_enter(m.device, &before)) {
 		CUdeviceptr at = (CUdeviceptr)(uintptr_t)m.base;
 		tt_cuda.cuMemUnmap(at, m.len);
@@ -214,6 +205,7 @@ static void unmap(void *base)
 		tt_gpu_leave(before);
 	}
 	tt_remember(last.text);
+	return true;
 }
 
 static int zero(const struct tt_gpu_map *m)
@@ -263,7 +255,7 @@ int tt_gpu_alloc(int device, size_t bytes, void **out)
 	return err;
 }
 
-void tt_gpu_free(void *base) { unmap(base); }
+bool tt_gpu_free(void *base) { return unmap(base); }
 
 void tt_gpu_unimport(void *base) { unmap(base); }
 
@@ -311,7 +303,7 @@ static int refuse_no_device(void) { return tt_fail(-ENODEV, "no GPU is in use by
 int tt_gpu_register(void *host, size_t len)
 {
 	CUstreamCaptureMode before;
-	int device = any_device(), err = device < 0 ? refuse_no_device() : tt_gpu_enter(device, &before);
+	int device = tt_gpu_any(), err = device < 0 ? refuse_no_device() : tt_gpu_enter(device, &before);
 
 	if (err)
 		return err;
@@ -324,7 +316,7 @@ void tt_gpu_unregister(void *host)
 {
 	struct tt_sentence last = tt_last_sentence();
 	CUstreamCaptureMode before;
-	int device = tt_gpu_child ? -1 : any_device();
+	int device = tt_gpu_child ? -1 : tt_gpu_any();
 
 	if (device >= 0 && !tt_gpu_enter(device, &before)) {
 		tt_cuda.cuMemHostUnregister(host);

@@ -181,9 +181,15 @@ int tutti_late(const tutti *);        /* 1: this rank has joined a job under way
 int tutti_pin(tutti *, int i);
 
 /* Gives page-aligned, zeroed memory that every transport uses without a copy, other ranks of this host too. gpu -1:
- * host memory; else -ENODEV. */
+ * host memory; from 0 up: memory of that NVIDIA GPU of this process (CUDA's ordinal), in units of 2 MiB. -ENODEV: no
+ * such GPU, or no driver. */
 int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory);
 void tutti_free(tutti *, void *memory); /* also after the job was left, and with NULL for the job */
+/* The calling thread's work on a GPU is in `stream` (a CUstream or cudaStream_t) from now on: calls of this thread with
+ * memory of the stream's GPU take the memory as it is once the stream has got so far. NULL, as at first: in the legacy
+ * stream of the memory's GPU. What calls deliver is there when they or their wait return; no stream waits for it.
+ * -EINVAL: not a stream of a primary context. -ENODEV: this process does not use CUDA. */
+int tutti_stream(tutti *, void *stream);
 
 /* ---- groups ----
  *

@@ -1,4 +1,4 @@
-/* arena.c - memory that the other processes of this host can map: tutti_alloc
+/* arena.c - memory that the other processes of this host can map: tutti_alloc. A GPU's memory is gpu/'s
  *
  * An arena is a memfd, sealed so that no process can remove pages that another one has mapped. Each arena costs an open
  * file, so small allocations share slabs of 2 MiB, in whole pages.
@@ -299,13 +299,32 @@ bool tt_arena_is_there(uint64_t serial)
 
 uint64_t tt_arenas_freed(void) { return arenas.freed; }
 
+int tt_refuse_device(const char *what, const void *memory, size_t len)
+{
+	struct tt_mem arena;
+	struct tt_gpu_range range = { .device = -1 };
+	int err = tt_arena_of(memory, len, &arena) ? 0 : tt_gpu_find(memory, len, &range);
+
+	if (err || range.device < 0)
+		return err;
+	return tt_fail(-ENOTSUP, "%s is memory of GPU %d, and this call takes the host's alone: copy it there first",
+	               what, range.device);
+}
+
+static int alloc_on(int gpu, size_t bytes, void **memory)
+{
+	int err = tt_gpu_alloc(gpu, bytes, memory);
+	struct tt_sentence why = tt_last_sentence();
+
+	return err == -ENODEV ? tt_fail(err, "%s; or use -1 for host memory", why.text) : err;
+}
+
 int tt_memory_alloc(const struct tt_job *job, size_t bytes, int gpu, void **memory)
 {
 	void *p;
 
 	if (gpu != -1)
-		return tt_fail(-ENODEV, "memory on GPU %d was asked for, and this build has no GPU support: "
-		                        "use -1 for host memory", gpu);
+		return alloc_on(gpu, bytes, memory);
 	if (bytes > PTRDIFF_MAX - HUGE_PAGE)
 		return tt_fail(-ENOMEM, "%zu bytes are more than there can be", bytes);
 	bytes = (tt_max(bytes, 1) + PAGE - 1) & ~(size_t)(PAGE - 1);
@@ -322,6 +341,6 @@ int tt_memory_alloc(const struct tt_job *job, size_t bytes, int gpu, void **memo
 
 void tt_memory_free(void *memory)
 {
-	if (!give(memory))
+	if (!give(memory) && !(tt_gpu_here && tt_gpu_free(memory)))
 		free(memory);
 }

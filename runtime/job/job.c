@@ -426,6 +426,7 @@ static int set_up(struct tt_job *job, struct tt_launch *launch)
 
 	if (!tt_world)
 		tt_files_raise();
+	tt_gpu_open(tt_setting(&job->settings, TT_USE_GPU));
 	if ((err = tt_place_begin(job)) || (err = tt_mark_owner(job)) ||
 	    (err = tt_members_open(job, launch)) || (err = find_rank_0(job, launch)) || (err = tt_engine_open(job)) ||
 	    (err = tt_rendezvous_meet(job, launch)))
@@ -678,6 +679,13 @@ void tutti_free(tutti *at, void *memory)
 {
 	(void)at;
 	tt_memory_free(memory);
+}
+
+int tutti_stream(tutti *at, void *stream)
+{
+	int err = tt_usable(tt_job_of(at));
+
+	return err ? err : tt_gpu_set_stream(stream);
 }
 
 int tutti_pin(tutti *group, int i)

@@ -272,6 +272,15 @@ SHOW CUresult cuCtxPopCurrent_v2(CUcontext *out)
 	return leave(0);
 }
 
+SHOW CUresult cuCtxGetDevice(CUdevice *out)
+{
+	ENTER(NEEDS_INIT);
+	if (!depth)
+		return leave(201);
+	*out = ordinal_of(current()->device);
+	return leave(0);
+}
+
 SHOW CUresult cuCtxGetCurrent(CUcontext *out)
 {
 	ENTER(NEEDS_INIT);
