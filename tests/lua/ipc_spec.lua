@@ -50,7 +50,7 @@ describe('libipc', function()
          require('ipc.posix').sleep(50)
          server:broadcast('bye')
          assert(select('#', m:join()) == 3)
-         assert(server:netStats().num_sends > 0)
+         assert(server:netStats().tx.num_calls > 0)
          server:close()
       ]])
    end)
@@ -137,9 +137,9 @@ describe('libipc', function()
       ]])
       local _, died = output:gsub('died%s+false%s+ipc.server [%d.:]+: rank 1 [^\n]*went down', '')
       assert.are.equal(2, died, output)
-      for _, said in ipairs({ 'none%s+false%s+recvAny: no client is connected\n',
+      for _, said in ipairs({ 'none%s+false%s+recvAny: no client is there',
                               'tree%s+false%s+Tree: 1 of 2 nodes have not called it: [^\n]*rank 1 [^\n]*went down',
-                              'left%s+false%s+recvAny: no client is connected\n',
+                              'left%s+false%s+recvAny: no client is there',
                               'true%s+recv: the server has closed this connection%s+recv: the server has closed',
                               'server%s+false%s+recv: rank 0 [^\n]*went down',
                               'server%s+false%s+send: rank 0 [^\n]*went down',
@@ -170,6 +170,49 @@ describe('libipc', function()
          assert(m:join() == 42)
          ok, why = pcall(function() ipc.map(2, function() error('all of us') end):join() end)
          assert(not ok and type(why) == 'string' and why:find('all of us'))
+      ]])
+   end)
+
+   it('takes clients in by clients(n, f), in the order of their numbers', function()
+      run([[
+         local server, port = ipc.server()
+         local m = ipc.map(2, function(port, id)
+            local client = require 'libipc'.client(port)
+            client:send(id)
+            assert(client:recv() == 'bye')
+            client:close()
+         end, port)
+         local sum = 0
+         assert(server:clients(2, function(client) sum = sum + client:recv() end) == 2 and sum == 3)
+         ipc.map(1, function(port) -- has left before it is taken in
+            local client = require 'libipc'.client(port)
+            client:send('third')
+            client:close()
+         end, port):join()
+         assert(server:clients(function() end) == 2)
+         local calls = 0
+         server:clients(3, function(client)
+            calls = calls + 1
+            if calls == 3 then assert(client:recv() == 'third') end
+         end)
+         assert(calls == 3)
+         local n = 0
+         server:clients(function(client)
+            client:id(10 - n)
+            client:tag(n == 0 and 'first' or 'last')
+            n = n + 1
+         end)
+         assert(n == 2) -- the third one has left
+         local function order(...)
+            local tags = {}
+            local count = server:clients(function(client) tags[#tags + 1] = client:tag() end, ...)
+            assert(count == #tags)
+            return table.concat(tags, ' ')
+         end
+         assert(order() == 'last first' and order(1) == 'first last' and order('last') == 'last')
+         assert(order('last', 1) == 'last' and order('none') == '')
+         server:broadcast('bye')
+         m:join()
       ]])
    end)
 
@@ -221,7 +264,7 @@ describe('libipc', function()
             all.client:send('hi')
             local t = torch.FloatTensor(2)
             assert(all.client:recv(t) == t)
-            assert(all.client:recvAsync() == nil and all.client:netStats().num_sends == 1)
+            assert(all.client:recvAsync() == nil and all.client:netStats().tx.num_calls == 1)
             local ok, why = pcall(all.client.send, all.client, all)
             print('sent', ok, why)
             return t:sum(), all.client:address()
@@ -443,7 +486,7 @@ describe('a tree', function()
          end
       ]], 'TUTTI_TIMEOUT=600')
       for _, said in ipairs({ 'numbers%s+rank 1 of 2 did not join [^\n]+it counts 3 ranks, rank 0 counts 2',
-                              'twice%s[^\n]+rank 1 is already taken', 'ends%s+nil%s+all%-gather: rank 0 has left',
+                              'twice%s[^\n]+rank 1 is already taken', 'ends%s+nil%s+all%-gather: rank %d has left',
                               'port%s+false%s+[^\n]+the port is in use by process' }) do
          assert.truthy(output:find(said), said .. '\n' .. output)
       end

@@ -20,7 +20,7 @@ local CONNECT_SECONDS = 300
 local Peer = {}
 Peer.__index = Peer
 
-local function new_peer(all, rank) return lend.enter(setmetatable({ all = all, rank = rank }, Peer)) end
+local function new_peer(all, rank) return lend.enter(setmetatable({ all = all, rank = rank, number = 0 }, Peer)) end
 
 local function send_elements(peer, letter, t)
    peer.all:send(letter .. pack.head(t), peer.rank, VALUE)
@@ -97,7 +97,7 @@ function Peer:tag(tag)
    return self.label
 end
 function Peer:id(id)
-   if id ~= nil then self.number = id end
+   if id ~= nil then self.number = tonumber(id) or 0 end
    return self.number
 end
 
@@ -108,7 +108,7 @@ end
 
 local function net_stats(all, rank)
    local sent, got = all:stats('send', rank), all:stats('recv', rank)
-   return { num_sends = sent.ops, num_bytes_sent = sent.bytes, num_recvs = got.ops, num_bytes_received = got.bytes }
+   return { tx = { num_calls = sent.ops, num_bytes = sent.bytes }, rx = { num_calls = got.ops, num_bytes = got.bytes } }
 end
 function Peer:netStats() return net_stats(self.all, self.rank) end
 
@@ -163,20 +163,31 @@ local function remove(list, rank)
    end
 end
 
--- Takes in who has come and gone since. Messages of a client that has left are still there for recvAny.
+-- The messages of a client that has left are still there: for recvAny, and for clients(n, f) if that has not called f.
+local function retire(server, rank)
+   for _, peer in ipairs(server.waiting) do peer.has_left = peer.has_left or peer.rank == rank end
+   server.left[#server.left + 1] = remove(server.peers, rank)
+end
+
+local function bury(server, change)
+   if not remove(server.peers, change.rank) then remove(server.waiting, change.rank) end
+   server.death = ('ipc.server %s: %s'):format(server.where, change.why)
+end
+
+-- Takes in who has come and gone since. Who has come waits for clients(n, f), also one that leaves before that.
 local function look(server)
    for change in function() return server.job:next_change() end do
       if change.what == 'joined' then
-         local peer = new_peer(server.all, change.rank)
-         peer.forget = function() return remove(server.peers, change.rank) end
-         server.peers[#server.peers + 1] = peer
+         server.waiting[#server.waiting + 1] = new_peer(server.all, change.rank)
+      elseif change.what == 'left' then
+         retire(server, change.rank)
       else
-         server.left[#server.left + 1] = remove(server.peers, change.rank)
-         if change.what == 'gone' then server.death = ('ipc.server %s: %s'):format(server.where, change.why) end
+         bury(server, change)
       end
    end
 end
 
+-- The clients of a tag; all with tag nil.
 local function tagged(peers, tag)
    local list = {}
    for _, peer in ipairs(peers) do
@@ -185,6 +196,15 @@ local function tagged(peers, tag)
    return list
 end
 
+local function accept(server)
+   local peer = table.remove(server.waiting, 1)
+   server.count = server.count + 1
+   peer.place = server.count
+   peer.forget = function() return remove(server.peers, peer.rank) end
+   server.peers[#server.peers + 1] = peer
+end
+
+-- Waits until n clients are there.
 local function await(server, n)
    local deadline = os.time() + CONNECT_SECONDS
    look(server)
@@ -193,17 +213,28 @@ local function await(server, n)
          local sentence = 'ipc.server %s: %d of %d clients have connected within %d seconds'
          error(sentence:format(server.where, #server.peers, n, CONNECT_SECONDS), 0)
       end
-      posix.readable(server.news, 100)
+      if server.waiting[1] then accept(server) else posix.readable(server.news, 100) end
       look(server)
    end
 end
 
--- clients(n, f, tag): waits until n clients have connected, then calls f(client) for each, in the order in which they
--- came. clients(f, tag): for those that are there.
-function Server:clients(n, f, tag)
-   if type(n) == 'function' then n, f, tag = 0, n, f end
+-- clients(n, f) waits until n clients have connected, then calls f(client) for each. clients(f, tag, inverted): for those
+-- that are there. Their order is that of their numbers (client:id), inverted if that is not 0; of one number the client
+-- that came first is first. Returns how many there were.
+function Server:clients(n, f, tag, inverted)
+   if type(n) == 'function' then n, f, tag, inverted = 0, n, f, tag end
+   if type(tag) == 'number' then tag, inverted = nil, tag end
    await(self, n)
-   for _, peer in ipairs(tagged(self.peers, tag)) do f(peer) end
+   local list, sign = tagged(self.peers, tag), (inverted or 0) ~= 0 and -1 or 1
+   table.sort(list, function(a, b)
+      if a.number ~= b.number then return sign * a.number < sign * b.number end
+      return a.place < b.place
+   end)
+   for _, peer in ipairs(list) do
+      f(peer)
+      if peer.has_left then retire(self, peer.rank) end
+   end
+   return #list
 end
 
 function Server:broadcast(value, tag)
@@ -245,7 +276,8 @@ function Server:recvAny(tag)
       if peer then return receive(peer), peer end
       mourn(self)
       if #tagged(self.peers, tag) == 0 and #tagged(self.left, tag) == 0 then
-         error('recvAny: no client is connected' .. (tag ~= nil and ' with the tag ' .. tostring(tag) or ''), 0)
+         error('recvAny: no client ' .. (tag ~= nil and 'with the tag ' .. tostring(tag) .. ' ' or '')
+               .. 'is there: clients(n, f) waits for clients', 0)
       end
       link.await_news(self)
    end
@@ -256,7 +288,8 @@ function Server:close() self.job:leave() end
 
 -- A server of a job that exists: rank 0 of it.
 local function new_server(job, where)
-   local server = setmetatable({ job = job, where = where, peers = {}, left = {}, news = job:watch() }, Server)
+   local server = setmetatable({ job = job, where = where, news = job:watch(), count = 0,
+                                  waiting = {}, peers = {}, left = {} }, Server)
    server.all = job:everyone()
    server.all:timeout(nil) -- a message may be long in coming; a peer that dies is noticed all the same
    return server
