@@ -252,6 +252,10 @@ int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 
 	if (p->test->local)
 		return tt_perf_stream_ways(p, ways);
+	if (p->test->gpu) {
+		ways[0] = (struct tt_perf_way){ .copy = 0 };
+		return 1;
+	}
 	if (tt_perf_is_beside(p)) {
 		ways[0] = (struct tt_perf_way){ .copy = 0 };
 		return 1;
@@ -297,6 +301,10 @@ void tt_perf_word_baseline(const struct tt_perf *p, const struct tt_perf_way *wa
 	}
 	if (p->test->table) {
 		tt_perf_word_table(p, way, text, room);
+		return;
+	}
+	if (p->test->gpu) {
+		tt_perf_word_gpu(p, text, room);
 		return;
 	}
 	if (p->bare) {

@@ -277,6 +277,8 @@ int tt_perf_fill(struct tt_perf *p)
 {
 	if (p->test->table)
 		return fill_table(p);
+	if (p->test->gpu)
+		return tt_perf_fill_gpu(p);
 	if (tt_perf_is_gossip(p) && !p->order.baseline)
 		return tt_perf_open_gossip(p);
 	if (p->test->local) {
@@ -309,6 +311,8 @@ int tt_perf_check(struct tt_perf *p)
 		return check_memory(p);
 	if (p->test->table)
 		return check_table(p);
+	if (p->test->gpu)
+		return tt_perf_check_gpu(p);
 	if (p->test->collective)
 		return check_numbers(p);
 	if (p->rank > 1)

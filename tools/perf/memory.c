@@ -103,6 +103,14 @@ static const struct tt_perf_kernel kernels[] = {
 	  .calls = TT_PERF_PULL | TT_PERF_BESIDE },
 	{ .test = "table", .name = "snapshot", .sentence = "a snapshot while another worker pushes",
 	  .calls = TT_PERF_PULL | TT_PERF_BESIDE | TT_PERF_SNAPSHOT },
+	{ .test = "gpu", .name = "copy", .sentence = "the driver's copy, the ceiling of what follows",
+	  .gpu = TT_PERF_GPU_COPY },
+	{ .test = "gpu", .name = "blend", .sentence = "a = (a + b) / 2", .scaled = true, .gpu = TT_PERF_GPU_BLEND },
+	{ .test = "gpu", .name = "scale", .sentence = "a = a / n", .gpu = TT_PERF_GPU_SCALE },
+	{ .test = "gpu", .name = "down", .sentence = "a copy to pinned host memory", .gpu = TT_PERF_GPU_DOWN },
+	{ .test = "gpu", .name = "up", .sentence = "a copy from there", .gpu = TT_PERF_GPU_UP },
+	{ .test = "gpu", .name = "put", .sentence = "a put to rank 1's GPU", .gpu = TT_PERF_GPU_PUT },
+	{ .test = "gpu", .name = "get", .sentence = "a get from there", .gpu = TT_PERF_GPU_GET },
 	{ .name = NULL },
 };
 
@@ -156,6 +164,8 @@ int tt_perf_take_kernel(struct tt_perf *p)
 	p->options.type = (tutti_type)p->order.type;
 	if (p->test->table)
 		return tt_perf_open_table(p);
+	if (p->test->gpu)
+		return 0;
 	if (p->kernel->run == tt_perf_run_update)
 		return tt_perf_open_update(p);
 	memcpy(p->vectors, p->memory, sizeof p->vectors);

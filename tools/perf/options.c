@@ -11,30 +11,32 @@
 
 const struct tt_perf_test tt_perf_tests[] = {
 	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
-	  tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong, false, false, false },
+	  tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong, false, false, false, false },
 	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false,
-	  tt_perf_put, tt_perf_raw_put, tt_perf_shared_put, false, false, false },
+	  tt_perf_put, tt_perf_raw_put, tt_perf_shared_put, false, false, false, false },
 	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false,
-	  tt_perf_get, tt_perf_raw_get, tt_perf_shared_get, false, false, false },
+	  tt_perf_get, tt_perf_raw_get, tt_perf_shared_get, false, false, false, false },
 	{ "stream", "many puts under way at once (with --get: gets)", 64 * KIB, 64 * MIB, true, false, true,
-	  tt_perf_stream_puts, tt_perf_raw_stream_puts, tt_perf_shared_stream_puts, false, false, false },
+	  tt_perf_stream_puts, tt_perf_raw_stream_puts, tt_perf_shared_stream_puts, false, false, false, false },
 	{ "allreduce", "an all-reduce over all ranks, in place", 4 * KIB, 64 * MIB, false, true, false,
-	  tt_perf_allreduce, tt_perf_raw_allreduce, tt_perf_shared_allreduce, false, false, false },
+	  tt_perf_allreduce, tt_perf_raw_allreduce, tt_perf_shared_allreduce, false, false, false, false },
 	{ "reduce", "the kernels that combine vectors, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false, false },
 	{ "copy", "ways to copy memory, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false, false },
 	{ "update", "a table's update rules, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false, false },
 	{ "table", "pushes to and pulls from a table; even ranks are workers, odd ones servers", 4 * KIB, 64 * MIB,
-	  false, false, false, tt_perf_table, tt_perf_raw_table, tt_perf_shared_table, false, true, false },
+	  false, false, false, tt_perf_table, tt_perf_raw_table, tt_perf_shared_table, false, true, false, false },
 	{ "gossip", "a fetch of rank 1's published model of f32, averaged into rank 0's", 4 * KIB, 64 * MIB, true,
-	  false, false, tt_perf_gossip, tt_perf_raw_gossip, tt_perf_shared_gossip, false, false, true },
+	  false, false, tt_perf_gossip, tt_perf_raw_gossip, tt_perf_shared_gossip, false, false, true, false },
+	{ "gpu", "copies and averages in a GPU's memory; puts and gets of it, beside host memory", 256 * MIB, 256 * MIB,
+	  .one_sided = true, .ours = tt_perf_gpu, .baseline = tt_perf_raw_gpu, .gpu = true },
 	{ .name = NULL },
 };
 static const struct tt_perf_test gets = {
 	"stream", "", 64 * KIB, 64 * MIB, true, false, true, tt_perf_stream_gets, tt_perf_raw_stream_gets,
-	tt_perf_shared_stream_gets, false, false, false
+	tt_perf_shared_stream_gets, false, false, false, false
 };
 
 static const struct name {
@@ -156,14 +158,15 @@ static int print_help(void)
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"
 	       "  -T, --time SECONDS    ... or how long it takes, the baseline included; 1 by default\n"
-	       "      --type TYPE       allreduce, reduce, update, table: f32 (by default; reduce: all), f64, f16, "
-	       "bf16, i32 or i64\n"
+	       "      --type TYPE       allreduce, reduce, update, table, gpu: f32 (by default; reduce, gpu: all), f64, "
+	       "f16, bf16, i32 or i64\n"
 	       "      --rule RULE       allreduce, reduce: sum (by default), average, product, max or min\n"
 	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of "
 	       "Tutti's, or compute\n"
 	       "      --get             stream: gets\n"
 	       "      --brought         allreduce: of memory that the caller has brought, not of tutti_alloc's\n"
-	       "      --kernel NAME     reduce, copy, update, table: one of theirs; by default all\n"
+	       "      --kernel NAME     reduce, copy, update, table, gpu: one of theirs; by default "
+	       "all\n"
 	       "      --inputs N        reduce: how many vectors are combined where any number can be; 4 by default\n"
 	       "      --threads N       update: by how many threads of each rank, the baseline too; 1 by default\n"
 	       "      --no-baseline     measure Tutti alone\n"
@@ -318,6 +321,16 @@ static int check_table(const struct tt_perf_options *o)
 	return 0;
 }
 
+static int check_gpu(struct tt_perf_options *o, const struct seen *seen)
+{
+	if (seen->target || o->plot)
+		return tt_tool_refuse("perf", "%s is not for gpu", o->plot ? "--plot" : "--target");
+	if (o->ranks > 2)
+		return tt_tool_refuse("perf", "-n %d: for gpu it is 2", o->ranks);
+	o->any_type = !seen->type;
+	return 0;
+}
+
 /* Checks that need several options. */
 static int check_together(struct tt_perf_options *o, const struct seen *seen)
 {
@@ -327,14 +340,15 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	bool copies = !strcmp(t->name, "copy"), combines = !strcmp(t->name, "reduce") || (t->collective && !t->local);
 	int err;
 
-	if (seen->type && !t->table && (!t->collective || copies))
-		return tt_tool_refuse("perf", "--type is for allreduce, reduce, update and table: %s moves bytes",
+	if (seen->type && !t->table && !t->gpu && (!t->collective || copies))
+		return tt_tool_refuse("perf", "--type is for allreduce, reduce, update, table and gpu: %s moves bytes",
 		                      t->name);
 	if (seen->rule && !combines)
 		return tt_tool_refuse("perf", "--rule is for allreduce and reduce%s",
 		                      t->local && !copies ? "; an update rule is a --kernel" : "");
-	if (seen->kernel && !t->local && !t->table)
-		return tt_tool_refuse("perf", "--kernel is for reduce, copy, update and table, which have kernels");
+	if (seen->kernel && !t->local && !t->table && !t->gpu)
+		return tt_tool_refuse("perf", "--kernel is for reduce, copy, update, table and gpu, which have "
+		                              "kernels");
 	if (seen->inputs && (!t->local || !combines))
 		return tt_tool_refuse("perf", "--inputs is for reduce");
 	if (seen->threads && strcmp(t->name, "update"))
@@ -342,9 +356,11 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	if (seen->ranks && (err = tt_tool_take_int("perf", "-n", seen->ranks, t->local || t->table ? 1 : 2,
 	                                           TT_PERF_RANKS, &o->ranks)))
 		return err;
-	if ((t->local || t->table) && (err = check_kernel(o, seen->kernel)))
+	if ((t->local || t->table || t->gpu) && (err = check_kernel(o, seen->kernel)))
 		return err;
 	if ((t->local && (err = check_local(o, seen, copies))) || (t->table && (err = check_table(o))))
+		return err;
+	if (t->gpu && (err = check_gpu(o, seen)))
 		return err;
 	if (seen->target && !t->one_sided)
 		return tt_tool_refuse("perf", "--target is for put, get and stream: in %s all ranks take part",
@@ -361,7 +377,7 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		o->first = t->first;
 		o->last = t->last;
 	}
-	if ((t->collective || t->table || t->gossips) && (o->first % element || o->last % element))
+	if ((t->collective || t->table || t->gossips || t->gpu) && (o->first % element || o->last % element))
 		return tt_tool_refuse("perf", "--size: %zu bytes are not a whole number of %s, which has %zu",
 		                      o->first % element ? o->first : o->last, o->type_name, element);
 	o->name = t->name;
@@ -388,7 +404,7 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 	}
 	if (optind >= argc)
 		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce, copy, "
-		                              "update, table or gossip; see `tutti perf --help`");
+		                              "update, table, gossip or gpu; see `tutti perf --help`");
 	if ((err = take_test(o, argv[optind])))
 		return err;
 	if (optind + 1 < argc)

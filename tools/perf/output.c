@@ -39,7 +39,7 @@ void tt_perf_print_head(const struct tt_perf *p)
 	if (o->json)
 		return;
 	printf("tutti perf %s, %d rank%s", o->name, p->size, p->size == 1 ? "" : "s");
-	if (p->test->local)
+	if (p->test->local || p->test->gpu)
 		printf("; GB/s of all that is read and written");
 	else if (p->test->table)
 		printf(", %d worker%s and %d server%s, %s; GB/s of each worker", tt_perf_workers(p),
@@ -125,7 +125,7 @@ static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 {
 	const char *key = row->by_rate ? "baseline_gb_per_s" : "baseline_us";
-	const char *type = p->test->collective || p->test->table ? p->options.type_name : "byte";
+	const char *type = p->test->collective || p->test->table || p->test->gpu ? p->options.type_name : "byte";
 	const struct tt_perf_beside *b = &p->beside;
 	const struct tt_perf_port *port = p->ports;
 

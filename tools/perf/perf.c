@@ -124,7 +124,7 @@ static int check(struct tt_perf *p)
 	return err;
 }
 
-static bool has_kernels(const struct tt_perf_test *t) { return t->local || t->table; }
+static bool has_kernels(const struct tt_perf_test *t) { return t->local || t->table || t->gpu; }
 
 /* A broadcast does not wait for its receivers: the barrier keeps ranks from the next order until all have ended. */
 static int obey(struct tt_perf *p)
@@ -137,7 +137,8 @@ static int obey(struct tt_perf *p)
 		return err;
 	if (has_kernels(p->test) && p->order.what == CHECK && !p->order.baseline && (err = tt_perf_take_kernel(p)))
 		return err;
-	if (p->order.what == CHECK)
+	p->checking = p->order.what == CHECK;
+	if (p->checking)
 		return check(p);
 	return act(p, warm_iterations(p), (long)p->order.iterations);
 }
@@ -340,7 +341,9 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	row->p50 = quantile(&p->samples[0], 0.5) * part;
 	row->least = quantile(&p->samples[0], 0) * part;
 	row->p99 = quantile(&p->samples[0], 0.99) * part;
-	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) : tt_perf_moved(p);
+	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) :
+	             p->test->gpu   ? tt_perf_moved_gpu(p) :
+	                              tt_perf_moved(p);
 	row->by_rate = p->test->streams || p->test->local ||
 	               ((p->test->one_sided || p->test->table) && row->moved > TT_PERF_BY_RATE);
 	if (p->has_baseline) {
@@ -394,6 +397,8 @@ static bool is_wanted(const struct tt_perf *p, const struct tt_perf_options *o, 
 		return false; /* no other worker */
 	if (k->calls & TT_PERF_SNAPSHOT && tt_perf_type_size(type) == 2)
 		return false; /* they cannot count all pushes */
+	if (k->gpu && !tt_perf_computes_on_gpu(k))
+		return (!o->kernel || o->kernel == k) && type == TUTTI_F32; /* it moves bytes */
 	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (real || !k->scaled);
 }
 
@@ -408,7 +413,9 @@ static int run_kernel(struct tt_perf *p, const struct tt_perf_options *o, uint32
 	snprintf(name, sizeof name, "%s-%s", o->test->name, k->name);
 	p->options.name = name;
 	if (o->any_type)
-		p->options.type_name = tt_perf_type_name(type);
+		p->options.type_name = k->gpu && !tt_perf_computes_on_gpu(k) ? "byte" : tt_perf_type_name(type);
+	if (o->test->gpu)
+		p->has_baseline = !o->no_baseline && tt_perf_is_beside_gpu(k);
 	p->order.kernel = kernel;
 	p->order.type = type;
 	for (int i = 0; i < count_rows(o) && !err; i++, bytes *= 2) {
@@ -493,7 +500,8 @@ static int open_buffers(struct tt_perf *p)
 	p->open = open;
 	p->told = (_Atomic uint64_t *)(void *)(p->open + room);
 	p->writer = (struct tt_perf_writer *)(void *)(p->open + room + TT_PERF_LINE);
-	return tutti_window_open(p->job, "tutti perf", p->open, room + PAGE, &p->window);
+	err = tutti_window_open(p->job, "tutti perf", p->open, room + PAGE, &p->window);
+	return err || !p->test->gpu ? err : tt_perf_open_gpu(p);
 }
 
 static void close_rank(struct tt_perf *p)
@@ -505,6 +513,7 @@ static void close_rank(struct tt_perf *p)
 	tt_perf_close_memory(p);
 	tt_perf_close_table(p);
 	tt_perf_close_gossip(p);
+	tt_perf_close_gpu(p);
 	tutti_window_close(p->window);
 	for (int side = 0; side < 2; side++)
 		free(p->samples[side].at);
@@ -549,6 +558,8 @@ static int find_wire(struct tt_perf *p)
 static int open_baseline(struct tt_perf *p)
 {
 	p->has_baseline = p->test->local && !p->options.no_baseline;
+	if (p->test->gpu)
+		return 0;
 #ifdef HAVE_VERBS
 	int err = strcmp(p->transport, tt_verbs.name) ? 0 : tt_perf_open_verbs(p);
 	if (err || p->bare || p->lacks)

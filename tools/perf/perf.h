@@ -9,6 +9,7 @@
  *                 baseline_verbs.c: by bare queue pairs, for verbs
  *   table.c    a table's pushes and pulls; rows.c: of rows; beside.c: beside another worker's pushes
  *   average.c  gossip; exchanges with a center
+ *   gpu.c      memory of GPUs
  *   memory.c   kernels in each rank's own memory; update.c: update rules; stream.c: their baseline
  *   explain.c  the output of --explain
  *   output.c   the table, the JSON lines, the progress bar; plot.c: the picture */
@@ -47,6 +48,12 @@ struct tt_perf_test {
 	bool local;                   /* a kernel in each rank's own memory; one rank is enough */
 	bool table;                   /* the ranks are workers and servers of a table; a kernel is a call */
 	bool gossips;                 /* rank 0 averages rank 1's model into its own */
+	bool gpu;                     /* rank 0 acts on a GPU's memory; a kernel is what it does */
+};
+
+enum { /* kernels of `gpu`; the last two need rank 1 */
+	TT_PERF_GPU_COPY = 1, TT_PERF_GPU_BLEND, TT_PERF_GPU_SCALE, TT_PERF_GPU_DOWN, TT_PERF_GPU_UP, TT_PERF_GPU_PUT,
+	TT_PERF_GPU_GET,
 };
 
 enum {
@@ -67,6 +74,7 @@ struct tt_perf_kernel {
 	bool past;                    /* the baseline's stores bypass the caches, too */
 	tutti_update_rule rule;       /* of an update */
 	unsigned calls;               /* of a table: TT_PERF_PUSH, ... */
+	unsigned gpu;                 /* TT_PERF_GPU_COPY, ... */
 };
 
 struct tt_perf_options {
@@ -178,6 +186,8 @@ struct tt_perf {
 	tutti_window *window;
 	tutti_table *table, *others;  /* others: the table of the other worker's pushes; NULL: the same */
 	tutti_gossip *gossip;
+	struct tt_perf_gpu *gpu;
+	bool checking;                /* this iteration is not timed, but checked */
 	tutti_center *center;
 	void *heap;                   /* the other worker's delta */
 	struct tt_perf_beside beside;
@@ -281,6 +291,18 @@ int tt_perf_gossip(struct tt_perf *);
 const void *tt_perf_averaged(const struct tt_perf *);
 int tt_perf_raw_gossip(struct tt_perf *);
 int tt_perf_shared_gossip(struct tt_perf *);
+
+/* gpu.c */
+int tt_perf_open_gpu(struct tt_perf *);
+void tt_perf_close_gpu(struct tt_perf *);
+int tt_perf_gpu(struct tt_perf *);
+int tt_perf_raw_gpu(struct tt_perf *);
+bool tt_perf_computes_on_gpu(const struct tt_perf_kernel *); /* on elements; else it moves bytes */
+bool tt_perf_is_beside_gpu(const struct tt_perf_kernel *); /* has it a baseline? */
+size_t tt_perf_moved_gpu(const struct tt_perf *);          /* bytes read and written */
+void tt_perf_word_gpu(const struct tt_perf *, char *text, size_t room);
+int tt_perf_fill_gpu(struct tt_perf *);
+int tt_perf_check_gpu(struct tt_perf *);
 
 /* memory.c */
 const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i); /* the i-th; NULL: none */
