@@ -112,7 +112,7 @@ int tt_perf_gpu(struct tt_perf *p)
 	struct tt_perf_gpu *g = p->gpu;
 	tutti_type type = p->options.type;
 
-	switch (p->kernel->gpu) {
+	switch (p->kernel->calls) {
 	case TT_PERF_GPU_COPY: return copy(p, g->memory[0], g->memory[1], p->bytes);
 	case TT_PERF_GPU_BLEND:
 		return finish(g->queue, tt_gpu_blend(g->queue, g->memory[0], 0.5, g->memory[0], 0.5, g->memory[1],
@@ -133,7 +133,7 @@ static int copy_as_much(struct tt_perf *p)
 	struct tt_perf_gpu *g = p->gpu;
 	int err = tt_gpu_copy(g->queue, g->memory[0], g->memory[1], p->bytes);
 
-	if (!err && p->kernel->gpu == TT_PERF_GPU_BLEND)
+	if (!err && p->kernel->calls == TT_PERF_GPU_BLEND)
 		err = tt_gpu_copy(g->queue, g->memory[0], g->memory[1], p->bytes / 2);
 	return finish(g->queue, err);
 }
@@ -142,7 +142,7 @@ int tt_perf_raw_gpu(struct tt_perf *p)
 {
 	if (p->rank)
 		return 0;
-	switch (p->kernel->gpu) {
+	switch (p->kernel->calls) {
 	case TT_PERF_GPU_PUT: return tutti_put(p->window, 1, 0, p->local, p->bytes, NULL);
 	case TT_PERF_GPU_GET: return tutti_get(p->window, 1, 0, p->local, p->bytes, NULL);
 	default: return copy_as_much(p);
@@ -151,7 +151,7 @@ int tt_perf_raw_gpu(struct tt_perf *p)
 
 size_t tt_perf_moved_gpu(const struct tt_perf *p)
 {
-	switch (p->kernel->gpu) {
+	switch (p->kernel->calls) {
 	case TT_PERF_GPU_BLEND: return 3 * p->bytes;
 	case TT_PERF_GPU_COPY: case TT_PERF_GPU_SCALE: return 2 * p->bytes;
 	default: return p->bytes;
@@ -160,18 +160,18 @@ size_t tt_perf_moved_gpu(const struct tt_perf *p)
 
 bool tt_perf_computes_on_gpu(const struct tt_perf_kernel *k)
 {
-	return k->gpu == TT_PERF_GPU_BLEND || k->gpu == TT_PERF_GPU_SCALE;
+	return k->calls == TT_PERF_GPU_BLEND || k->calls == TT_PERF_GPU_SCALE;
 }
 
 /* Has a kernel something beside it? The copies are the ceiling themselves. */
 bool tt_perf_is_beside_gpu(const struct tt_perf_kernel *k)
 {
-	return k->gpu != TT_PERF_GPU_COPY && k->gpu != TT_PERF_GPU_DOWN && k->gpu != TT_PERF_GPU_UP;
+	return k->calls != TT_PERF_GPU_COPY && k->calls != TT_PERF_GPU_DOWN && k->calls != TT_PERF_GPU_UP;
 }
 
 void tt_perf_word_gpu(const struct tt_perf *p, char *text, size_t room)
 {
-	bool moves = p->kernel->gpu == TT_PERF_GPU_PUT || p->kernel->gpu == TT_PERF_GPU_GET;
+	bool moves = p->kernel->calls == TT_PERF_GPU_PUT || p->kernel->calls == TT_PERF_GPU_GET;
 
 	snprintf(text, room, "%s", moves ? "the same call on host memory" : "the driver's copy of as many bytes");
 }
@@ -196,7 +196,7 @@ int tt_perf_fill_gpu(struct tt_perf *p)
 static void expect(const struct tt_perf *p, uint8_t *to)
 {
 	tutti_type type = p->options.type;
-	unsigned what = p->order.baseline && p->kernel->gpu < TT_PERF_GPU_PUT ? TT_PERF_GPU_COPY : p->kernel->gpu;
+	unsigned what = p->order.baseline && p->kernel->calls < TT_PERF_GPU_PUT ? TT_PERF_GPU_COPY : p->kernel->calls;
 	int whose = what == TT_PERF_GPU_GET ? 2 : what == TT_PERF_GPU_DOWN || what == TT_PERF_GPU_SCALE ? 0 : 1;
 
 	tt_perf_fill_numbers(p, type, to, p->bytes, whose);
@@ -213,7 +213,7 @@ static void expect(const struct tt_perf *p, uint8_t *to)
 static int bring(struct tt_perf *p)
 {
 	const struct tt_perf_gpu *g = p->gpu;
-	unsigned what = p->kernel->gpu;
+	unsigned what = p->kernel->calls;
 	bool here = p->order.baseline && (what == TT_PERF_GPU_PUT || what == TT_PERF_GPU_GET);
 
 	if (here || what == TT_PERF_GPU_DOWN)
@@ -228,7 +228,7 @@ int tt_perf_check_gpu(struct tt_perf *p)
 	const struct tt_perf_gpu *g = p->gpu;
 	int err;
 
-	if (p->rank != (p->kernel->gpu == TT_PERF_GPU_PUT))
+	if (p->rank != (p->kernel->calls == TT_PERF_GPU_PUT))
 		return 0;
 	expect(p, g->wanted);
 	if ((err = bring(p)))

@@ -397,7 +397,7 @@ static bool is_wanted(const struct tt_perf *p, const struct tt_perf_options *o, 
 		return false; /* no other worker */
 	if (k->calls & TT_PERF_SNAPSHOT && tt_perf_type_size(type) == 2)
 		return false; /* they cannot count all pushes */
-	if (k->gpu && !tt_perf_computes_on_gpu(k))
+	if (o->test->gpu && !tt_perf_computes_on_gpu(k))
 		return (!o->kernel || o->kernel == k) && type == TUTTI_F32; /* it moves bytes */
 	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (real || !k->scaled);
 }
@@ -413,7 +413,7 @@ static int run_kernel(struct tt_perf *p, const struct tt_perf_options *o, uint32
 	snprintf(name, sizeof name, "%s-%s", o->test->name, k->name);
 	p->options.name = name;
 	if (o->any_type)
-		p->options.type_name = k->gpu && !tt_perf_computes_on_gpu(k) ? "byte" : tt_perf_type_name(type);
+		p->options.type_name = o->test->gpu && !tt_perf_computes_on_gpu(k) ? "byte" : tt_perf_type_name(type);
 	if (o->test->gpu)
 		p->has_baseline = !o->no_baseline && tt_perf_is_beside_gpu(k);
 	p->order.kernel = kernel;

@@ -51,11 +51,6 @@ struct tt_perf_test {
 	bool gpu;                     /* rank 0 acts on a GPU's memory; a kernel is what it does */
 };
 
-enum { /* kernels of `gpu`; the last two need rank 1 */
-	TT_PERF_GPU_COPY = 1, TT_PERF_GPU_BLEND, TT_PERF_GPU_SCALE, TT_PERF_GPU_DOWN, TT_PERF_GPU_UP, TT_PERF_GPU_PUT,
-	TT_PERF_GPU_GET,
-};
-
 enum {
 	TT_PERF_PUSH = 1, TT_PERF_PULL = 2,
 	TT_PERF_AT_ONCE = 4,   /* both, in one call */
@@ -63,6 +58,9 @@ enum {
 	TT_PERF_SNAPSHOT = 16, /* instead of a pull, which is the baseline */
 	TT_PERF_ROWS = 32,     /* of a list of rows */
 	TT_PERF_CENTER = 64,   /* a worker's exchange with a center, beside a push and pull in one call */
+	/* of `gpu`: one of these */
+	TT_PERF_GPU_COPY = 0x100, TT_PERF_GPU_BLEND = 0x200, TT_PERF_GPU_SCALE = 0x400, TT_PERF_GPU_DOWN = 0x800,
+	TT_PERF_GPU_UP = 0x1000, TT_PERF_GPU_PUT = 0x2000, TT_PERF_GPU_GET = 0x4000,
 };
 
 struct tt_perf_kernel {
@@ -73,8 +71,7 @@ struct tt_perf_kernel {
 	void (*run)(struct tt_perf *);
 	bool past;                    /* the baseline's stores bypass the caches, too */
 	tutti_update_rule rule;       /* of an update */
-	unsigned calls;               /* of a table: TT_PERF_PUSH, ... */
-	unsigned gpu;                 /* TT_PERF_GPU_COPY, ... */
+	unsigned calls;               /* of a table: TT_PERF_PUSH, ...; of `gpu` */
 };
 
 struct tt_perf_options {
