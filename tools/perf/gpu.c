@@ -1,5 +1,5 @@
-/* gpu.c - `tutti perf gpu`: copies and kernels in a GPU's memory beside the driver's copy of as many bytes; puts and gets
- * of a GPU's memory beside the same calls on host memory
+/* gpu.c - `tutti perf gpu`: copies and kernels in a GPU's memory beside the driver's copy of as many bytes; puts and
+ * gets of a GPU's memory beside the same calls on host memory
  *
  *   rank 0: gpu[0], gpu[1]   local           rank 1: gpu[0]: a window   open: a window
  *
