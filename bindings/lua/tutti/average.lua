@@ -18,9 +18,8 @@ average.Gradients = Gradients
 -- grads: a tensor or a table of tensors. options: bucket_bytes.
 function Gradients.open(group, grads, options)
    local list, n, hold = memory.tensors(grads)
-   local place = ffi.new('tutti_gradients *[1]')
-   check(lib.tutti_gradients_open(group.c, list, n, options and options.bucket_bytes or 0, place))
-   return handle.new(Gradients, place[0], lib.tutti_gradients_close, { hold, group })
+   return handle.open(Gradients, 'tutti_gradients', { hold, group }, group.c, list, n,
+                      options and options.bucket_bytes or 0)
 end
 
 -- Gradient i of this step (from 1 up) is computed: its sum may begin.
@@ -73,10 +72,9 @@ average.Elastic = Elastic
 -- arithmetic, whose last sum is lost). A collective.
 function Elastic.open(group, params, options)
    local list, n, hold = memory.tensors(params)
-   local place = ffi.new('tutti_ea *[1]')
    local flags = options.distlearn and lib.TUTTI_EA_DISTLEARN or 0
-   check(lib.tutti_ea_open(group.c, list, n, options.tau, options.alpha or 0 / 0, flags, place))
-   local object = handle.new(Elastic, place[0], lib.tutti_ea_close, { hold, group })
+   local object = handle.open(Elastic, 'tutti_ea', { hold, group }, group.c, list, n, options.tau,
+                              options.alpha or 0 / 0, flags)
    object._n = n
    return object
 end

@@ -33,12 +33,7 @@ local function config_of(options)
       learning_rate = options.learning_rate, momentum = options.momentum })
    local c, hold = ffi.new('tutti_center_config', made), {}
    if options.momentum and options.kind ~= 'outer' then c.momentum = options.momentum end
-   for one, many in pairs({ server = 'servers', worker = 'workers' }) do
-      if options[many] then
-         hold[one], c[many] = memory.integers('int[?]', options[many], 'the rank')
-         c[one] = hold[one]
-      end
-   end
+   memory.set_ranks(c, options, hold)
    c.load, c.snapshots, c.bf16 = options.load, options.snapshots and 1 or 0, options.bf16 and 1 or 0
    return c, hold
 end
@@ -49,9 +44,7 @@ end
 function Center.open(group, name, params, options)
    local config, held = config_of(options or {})
    local list, n, hold = memory.tensors(params)
-   local place = ffi.new('tutti_center *[1]')
-   check(lib.tutti_center_open(group.c, name, list, n, config, place))
-   return handle.new(Center, place[0], lib.tutti_center_close, { hold, held, group })
+   return handle.open(Center, 'tutti_center', { hold, held, group }, group.c, name, list, n, config)
 end
 
 local RESULT = ffi.typeof('tutti_average_result')

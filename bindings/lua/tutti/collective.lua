@@ -28,10 +28,7 @@ end
 local function like(m, count) return tensor.new(m.kind, count) end
 
 -- Adds a collective in both forms: body(group, how, ...), with how = now or start.
-local function add(name, body)
-   Group[name] = function(group, ...) return body(group, operation.now, ...) end
-   Group[name .. '_start'] = function(group, ...) return body(group, operation.start, ...) end
-end
+local function add(name, body) operation.both(Group, name, body) end
 
 -- allreduce(x, rule, out): combines the vectors of all ranks, and gives the result to all. rule: "sum" (default),
 -- "average", "product", "max", "min", "band", "bor", "bxor". x may be a table of tensors of one type, in place.

@@ -12,9 +12,7 @@ local ROOM = lib.TUTTI_REQUEST_MAX
 
 -- Opens a controller under a name. controller: its rank, 0 by default.
 function Controller.open(group, name, controller)
-   local place = ffi.new('tutti_controller *[1]')
-   check(lib.tutti_controller_open(group.c, name, controller or 0, place))
-   return handle.new(Controller, place[0], lib.tutti_controller_close, group)
+   return handle.open(Controller, 'tutti_controller', group, group.c, name, controller or 0)
 end
 
 -- On the controller: the next request: { worker, what = "joined", data }, or "left" and "gone", to which there is no

@@ -36,9 +36,7 @@ function Gossip.open(group, name, model, options)
    end
    call.set_members(c, rest, 'a gossip')
    local list, n, hold = memory.tensors(model)
-   local place = ffi.new('tutti_gossip *[1]')
-   check(lib.tutti_gossip_open(group.c, name, list, n, c, place))
-   return handle.new(Gossip, place[0], lib.tutti_gossip_close, { hold, group })
+   return handle.open(Gossip, 'tutti_gossip', { hold, group }, group.c, name, list, n, c)
 end
 
 -- From now on others may read this model; a peer is chosen, and its model comes meanwhile.

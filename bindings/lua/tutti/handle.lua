@@ -1,5 +1,6 @@
 -- Handles of the library, which close once: by close(), or when nobody refers to them any more.
 local ffi = require 'ffi'
+local lib = require 'tutti.native'
 local call = require 'tutti.call'
 local handle = {}
 
@@ -15,6 +16,14 @@ function handle.new(class, c, close, hold)
       held[key] = nil
    end)
    return setmetatable({ c = c, _key = key, _close = close }, class)
+end
+
+-- Opens by the library's function NAME_open, whose last argument is where the handle goes: the ones before are given.
+function handle.open(class, name, hold, ...)
+   local place, n, arguments = ffi.new(name .. ' *[1]'), select('#', ...), { ... }
+   arguments[n + 1] = place
+   call.check(lib[name .. '_open'](unpack(arguments, 1, n + 1)))
+   return handle.new(class, place[0], lib[name .. '_close'], hold)
 end
 
 -- Closes; harmless twice.

@@ -122,4 +122,14 @@ function memory.integers(ctype, numbers, what)
    return c, n
 end
 
+-- Sets the lists of ranks of a struct, servers and workers, from the options of these names; hold keeps them.
+function memory.set_ranks(struct, options, hold)
+   for one, many in pairs({ server = 'servers', worker = 'workers' }) do
+      if options[many] then
+         hold[one], struct[many] = memory.integers('int[?]', options[many], 'the rank')
+         struct[one] = hold[one]
+      end
+   end
+end
+
 return memory

@@ -10,26 +10,22 @@ local EMSGSIZE = -90
 
 local function told(info) return { rank = info.rank, tag = info.tag, bytes = tonumber(info.bytes) } end
 
-local function send(group, how, x, rank, tag)
+-- send and recv have a form NAME_start, which returns an Operation.
+-- send(x, rank, tag): sends x (a tensor, an array, a string) to a rank. Returns when x is the caller's again. tag: from 0
+-- up, 0 by default.
+operation.both(Group, 'send', function(group, how, x, rank, tag)
    local m = memory.readable(x)
    return how(group, function(op) return lib.tutti_send(group.c, rank, tag or 0, m.pointer, m.bytes, op) end, m)
-end
+end)
 
--- Sends x (a tensor, an array, a string) to a rank. Returns when x is the caller's again. tag: from 0 up, 0 by default.
-function Group:send(x, rank, tag) return send(self, operation.now, x, rank, tag) end
-function Group:send_start(x, rank, tag) return send(self, operation.start, x, rank, tag) end
-
-local function recv(group, how, x, rank, tag)
+-- recv(x, rank, tag): receives the next message with the tag from a rank, or from any rank (nil), into x. Returns rank,
+-- tag and bytes in a table. EMSGSIZE: x is too small; the message stays, and probe gives its length.
+operation.both(Group, 'recv', function(group, how, x, rank, tag)
    local m, info = memory.writable(x), ffi.new('tutti_message')
    return how(group, function(op)
       return lib.tutti_recv(group.c, rank or -1, tag or 0, m.pointer, m.bytes, info, op)
    end, { m, info }, function() return told(info) end)
-end
-
--- Receives the next message with the tag from a rank, or from any rank (nil), into x. Returns rank, tag and bytes in a
--- table. EMSGSIZE: x is too small; the message stays, and probe gives its length.
-function Group:recv(x, rank, tag) return recv(self, operation.now, x, rank, tag) end
-function Group:recv_start(x, rank, tag) return recv(self, operation.start, x, rank, tag) end
+end)
 
 -- Waits for the next message, and leaves it for the next recv.
 function Group:probe(rank, tag)

@@ -29,6 +29,13 @@ function operation.now(_, begin, _, result)
    return result
 end
 
+-- Gives a class two methods: NAME, which waits, and NAME_start, which returns an operation. body(object, how, ...) calls
+-- how(object, begin, hold, result).
+function operation.both(class, name, body)
+   class[name] = function(object, ...) return body(object, operation.now, ...) end
+   class[name .. '_start'] = function(object, ...) return body(object, operation.start, ...) end
+end
+
 local function finish(object, err)
    if err < 0 then
       local text = ffi.new('char[400]')

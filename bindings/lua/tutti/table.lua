@@ -48,21 +48,15 @@ local function config_of(options)
    c.count, c.row = options.rows or 0, options.row or 1
    c.updater = update.rule(options.rule)
    c.consistency = consistency_of(options.consistency)
-   for one, many in pairs({ server = 'servers', worker = 'workers' }) do
-      if options[many] then
-         hold[one], c[many] = memory.integers('int[?]', options[many], 'the rank')
-         c[one] = hold[one]
-      end
-   end
+   memory.set_ranks(c, options, hold)
    hold.load = options.load
    c.load, c.clip, c.init = options.load, options.clip or 0, init_of(options.init)
    c.publish_pushes, c.publish_ms = options.publish_pushes or 0, options.publish_ms or 0
    return c, hold
 end
 
--- Makes the object of a table's handle.
-local function wrap(c, close, hold)
-   local object = handle.new(Table, c, close, hold)
+-- With what all calls need to know of a table.
+local function described(object)
    local info = object:look()
    object.kind, object.rows, object.row = info.type, info.rows, info.row
    return object
@@ -74,13 +68,11 @@ end
 -- filter and cut_multiverso = true.
 function Table.open(group, name, options)
    local config, hold = config_of(options or {})
-   local place = ffi.new('tutti_table *[1]')
-   check(lib.tutti_table_open(group.c, name, config, place))
-   return wrap(place[0], lib.tutti_table_close, { hold, group })
+   return described(handle.open(Table, 'tutti_table', { hold, group }, group.c, name, config))
 end
 
 -- The object of a table that a center has.
-function Table.of_center(c, center) return wrap(c, function() end, center) end
+function Table.of_center(c, center) return described(handle.new(Table, c, function() end, center)) end
 
 -- Who takes part, the clock, and what the table is.
 function Table:look()
@@ -112,10 +104,7 @@ local function wanted(object, x, rows)
    return rows_in(object, x, rows, memory.writable(x)), x
 end
 
-local function add(name, body)
-   Table[name] = function(object, ...) return body(object, operation.now, ...) end
-   Table[name .. '_start'] = function(object, ...) return body(object, operation.start, ...) end
-end
+local function add(name, body) operation.both(Table, name, body) end
 
 -- push(delta, options): the servers apply the table's rule. options: those of update.options, for this push alone.
 add('push', function(object, how, delta, options)

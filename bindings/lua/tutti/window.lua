@@ -13,9 +13,7 @@ local Window = handle.class('Window')
 -- Opens a window of this rank's memory x (nil: none) under a name of the job's. The window keeps x alive.
 function Window.open(group, name, x)
    local m = x ~= nil and memory.writable(x) or { bytes = 0 }
-   local place = ffi.new('tutti_window *[1]')
-   check(lib.tutti_window_open(group.c, name, m.pointer, m.bytes, place))
-   return handle.new(Window, place[0], lib.tutti_window_close, { m, group })
+   return handle.open(Window, 'tutti_window', { m, group }, group.c, name, m.pointer, m.bytes)
 end
 
 -- The bytes of a rank's window.
@@ -25,10 +23,7 @@ function Window:bytes(rank)
    return tonumber(bytes[0])
 end
 
-local function add(name, body)
-   Window[name] = function(window, ...) return body(window, operation.now, ...) end
-   Window[name .. '_start'] = function(window, ...) return body(window, operation.start, ...) end
-end
+local function add(name, body) operation.both(Window, name, body) end
 
 -- put(rank, offset, x): copies x there.
 add('put', function(window, how, rank, offset, x)
