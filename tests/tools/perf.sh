@@ -70,6 +70,28 @@ test_gossip() {
 	check "whole numbers" has err "not a whole number of f32"
 }
 
+test_gpu() { # over a GPU that is not there
+	fake=${tutti%/*}/tests/gpu/.libs
+	if [ ! -e "$fake/libcuda.so.1" ]; then
+		echo "not run: gpu, over the fake libcuda: make check builds it"
+		return
+	fi
+	before=${LD_LIBRARY_PATH:-}
+	export LD_LIBRARY_PATH="$fake${before:+:$before}"
+	perf gpu --kernel copy --size 6000 --iters 10 --json
+	check "no baseline" has out '"test": "gpu-copy".*"type": "byte".*"ratio": null'
+	perf gpu --kernel blend --size 6000 --iters 10 --json
+	rows baseline_us 4 tcp "the driver"
+	check "bf16" has out '"test": "gpu-blend".*"type": "bf16"'
+	perf gpu --kernel scale --type i32 --size 40K..80K --iters 10 --json
+	rows baseline_gb_per_s 2 tcp "the driver"
+	perf gpu --kernel down --size 40K --iters 10
+	check "pinned memory" is $status 0
+	perf gpu --kernel up --size 40K --iters 10
+	check "status 0" is $status 0
+	export LD_LIBRARY_PATH="$before"
+}
+
 test_allreduce() {
 	perf allreduce --size 4K..512K --time 0.01 --json
 	rows baseline_us 8
@@ -328,11 +350,15 @@ test_refusals() {
 	refuses 'f32, f64, f16, bf16, i32 or i64' allreduce --type f31
 	refuses 'sum, average, product, max or min' allreduce --rule summ
 	refuses 'wait or compute' put --target sleep
-	refuses '--type is for allreduce, reduce, update and table: put moves bytes' put --type f32
-	refuses '--type is for allreduce, reduce, update and table: copy moves bytes' copy --type f32
+	refuses '--type is for allreduce, reduce, update, table and gpu: put moves bytes' put --type f32
+	refuses '--type is for allreduce, reduce, update, table and gpu: copy moves bytes' copy --type f32
 	refuses '--rule is for allreduce and reduce$' put --rule sum
 	refuses '--rule is for allreduce and reduce; an update rule is a --kernel$' update --rule sum
-	refuses '--kernel is for reduce, copy, update and table' put --kernel pair
+	refuses '--kernel is for reduce, copy, update, table and gpu' put --kernel pair
+	refuses '--kernel pair: there is none of that name in gpu; there is copy, blend, .*, get$' gpu --kernel pair
+	refuses 'blend computes with factors' gpu --kernel blend --type i64
+	refuses '--target is not for gpu' gpu --target compute
+	refuses '-n 3: for gpu it is 2' gpu -n 3
 	refuses 'there is none of that name in table; there is push, pull, push-pull, push-then-pull, elastic, push-rows, pull-rows, pull-beside, snapshot$' table --kernel pul
 	for n in 1 5; do
 		refuses "-n $n: for table it is 2, 3 (two workers) or 4 (two of each)" table -n $n
@@ -429,4 +455,4 @@ test_bench() { # not how fast: that it measures and judges
 	check "status 2" is $status 2
 }
 
-run_tests "tests gossip allreduce shared verbs memory tables snapshots batches table launchers failure refusals plot bench" "$@"
+run_tests "tests gossip gpu allreduce shared verbs memory tables snapshots batches table launchers failure refusals plot bench" "$@"
