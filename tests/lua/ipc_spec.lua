@@ -103,6 +103,7 @@ describe('libipc', function()
             print('none', pcall(server.recvAny, server))
          end)
          with_client(dies, function(server) print('died', pcall(server.recvAny, server, 'x')) end)
+         with_client(dies, function(server) print('died', pcall(server.clients, server, 2, error)) end)
          with_client(dies, function(server) print('tree', pcall(require 'ipc.Tree', 1, 2, 2, server)) end)
          with_client(function(client)
             client:send('last words')
@@ -136,7 +137,7 @@ describe('libipc', function()
          print('no port', pcall(ipc.client))
       ]])
       local _, died = output:gsub('died%s+false%s+ipc.server [%d.:]+: rank 1 [^\n]*went down', '')
-      assert.are.equal(2, died, output)
+      assert.are.equal(3, died, output)
       for _, said in ipairs({ 'none%s+false%s+recvAny: no client is there',
                               'tree%s+false%s+Tree: 1 of 2 nodes have not called it: [^\n]*rank 1 [^\n]*went down',
                               'left%s+false%s+recvAny: no client is there',

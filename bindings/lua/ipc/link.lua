@@ -187,6 +187,14 @@ local function look(server)
    end
 end
 
+-- Raises, once, that a client went down.
+local function mourn(server)
+   look(server)
+   local death = server.death
+   server.death = nil
+   if death then error(death, 0) end
+end
+
 -- The clients of a tag; all with tag nil.
 local function tagged(peers, tag)
    local list = {}
@@ -214,7 +222,7 @@ local function await(server, n)
          error(sentence:format(server.where, #server.peers, n, CONNECT_SECONDS), 0)
       end
       if server.waiting[1] then accept(server) else posix.readable(server.news, 100) end
-      look(server)
+      mourn(server)
    end
 end
 
@@ -252,14 +260,6 @@ local function speaker(server, peers, tag)
 end
 
 local EIGHT = require('ffi').new('char[8]')
-
--- Raises, once, that a client went down.
-local function mourn(server)
-   look(server)
-   local death = server.death
-   server.death = nil
-   if death then error(death, 0) end
-end
 
 -- Waits until a started operation may have ended, or a client comes or goes.
 function link.await_news(server)
