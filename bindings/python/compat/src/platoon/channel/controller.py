@@ -1,0 +1,337 @@
+"""A controller: answers the workers of one host, and starts them if it is to."""
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Dict, List, NoReturn, Optional, Sequence
+
+from .. import _memory, configparser
+from ..util import PlatoonError, launch_process
+from ._batches import Sender
+from ._desk import Desk, Query
+
+_ARGUMENTS = ("control_port", "data_port", "data_hwm", "devices", "experiment_name", "log_directory", "worker_args",
+              "multi")
+_SLICE = 0.05  # seconds, after which a wait for requests looks at the workers' processes
+_PATIENCE = 5  # seconds, after which a worker that was asked to end is killed
+
+
+class Controller:
+    """Answers workers: derive a class, and override handle_control.
+
+    control_port: where serve() listens, on this host alone. data_port: where send_mb's batches are, and data_hwm: how
+    many wait in each worker. devices: one name for each worker, in the order of their ranks. experiment_name: this
+    controller starts EXPERIMENT_worker.py for each device, with worker_args, and output in log_directory. Without it
+    workers are started by hand.
+
+    Nobody is reached before serve(). In the main thread SIGTERM and SIGINT end workers and process, with status 1.
+    """
+
+    def __init__(self, control_port: int = 5567, data_port: Optional[int] = None, data_hwm: int = 10,
+                 devices: Optional[Sequence[str]] = None, experiment_name: str = "", log_directory: str = "",
+                 worker_args: Optional[str] = "", multi: bool = False) -> None:
+        if multi:
+            raise PlatoonError("a controller has the workers of one host: multi is not supported. Programs for several "
+                               "hosts use the package tutti")
+        self._control_port, self._pid = control_port, os.getpid()
+        self._devices = [] if devices is None else self.get_workers_devices(devices)
+        self._local_size = self._global_size = len(self._devices)
+        self._multinode, self._need_init = False, True
+        self._am_i_first_count, self._init_new_shmem_count = [0], [0]
+        self._get_platoon_info_count = [0]
+        self._workers: Dict[int, "subprocess.Popen[bytes]"] = {}  # that this controller has started, by process id
+        self._present: Dict[int, Optional[int]] = {}  # the workers that are there: process ids by rank
+        self._slots: Dict[int, int] = {}              # which rank has a device
+        self._came = self._registered = self._dead = 0  # how many workers
+        self._success = 0
+        self._shmrefs: Dict[str, _memory.SharedMemory] = {}
+        self.shared_buffers: Dict[str, Any] = {}
+        self._job_uid = "platoon_%s_%s" % (os.path.basename(os.path.expanduser("~")), control_port)
+        self._names = [self._job_uid + end for end in ("_params", "_lock")]
+        _memory.remove(self._names[0])  # of an earlier controller, which was killed
+        self._take_signals()
+        atexit.register(self._close)
+        if data_port:
+            self.init_data(data_port, data_hwm)
+        if experiment_name:
+            self._launch(experiment_name, log_directory, shlex.split(worker_args or ""))
+
+    def _take_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._handle_force_close)
+
+    def _launch(self, experiment: str, logs: str, args: List[str]) -> None:
+        try:
+            os.makedirs(logs or ".", exist_ok=True)
+            for device in self._devices:
+                process = launch_process(logs, experiment, args, device)
+                self._workers[process.pid] = process
+        except OSError as e:
+            self._kill_workers()
+            print("ERROR! cannot start a worker: %s" % e, file=sys.stderr)
+            sys.exit(3)
+
+    # ---- requests ----
+
+    def handle_control(self, req: Any, worker_id: int, req_info: Any) -> Any:
+        """Override it: returns the answer to a worker's request, which JSON can hold.
+
+        worker_id: the worker's process id. If it raises, the worker's request raises PlatoonError, and serve() ends
+        the workers. Names that begin with "platoon-" are taken.
+        """
+        raise NotImplementedError("%s has no handle_control, and a worker asks %r: derive a class that overrides "
+                                  "handle_control" % (type(self).__name__, req))
+
+    def worker_is_done(self, worker_id: int) -> None:
+        """Says that a worker asks no more: serve() does not wait for its end."""
+        self._should_stop = True
+        for rank in [rank for rank, pid in self._present.items() if pid == worker_id]:
+            del self._present[rank]
+
+    def _handle_base_control(self, req: Any, worker_id: int, req_info: Any) -> Any:
+        """The answer to a request of Platoon's own; None: it is none."""
+        if req == "platoon-get_job_uid":
+            return self._job_uid
+        if req == "platoon-need_init":
+            first, self._need_init = self._need_init, False
+            return first
+        if req == "platoon-am_i_first":
+            return self._is_worker_first(self._am_i_first_count)
+        if req == "platoon-get_platoon_info":
+            return self._get_platoon_info(req_info)
+        if req == "platoon-init_new_shmem":
+            return self._init_new_shmem(req_info)
+        return None
+
+    def _is_worker_first(self, counter: List[int]) -> bool:
+        """True once for as many calls as there are workers."""
+        counter[0] += 1
+        return (counter[0] - 1) % max(1, self._local_size) == 0
+
+    def _get_platoon_info(self, req_info: Dict[str, Any]) -> Dict[str, Any]:
+        if self._is_worker_first(self._get_platoon_info_count):
+            self._local_id = req_info["local_id"]
+        rank = self._devices.index(req_info["device"])
+        return {"local_id": self._local_id, "local_size": self._local_size, "local_rank": rank,
+                "multinode": self._multinode, "global_size": self._global_size, "global_rank": rank}
+
+    def _init_new_shmem(self, req_info: Dict[str, Any]) -> str:
+        """Makes memory by name, once for as many calls as there are workers."""
+        if self._is_worker_first(self._init_new_shmem_count):
+            name = "platoon-%s_%d_buffer" % (self._job_uid, len(self.shared_buffers))
+            _memory.remove(name)
+            try:
+                self._shmrefs[name] = _memory.SharedMemory(name, req_info["size"])
+            except OSError as e:
+                raise PlatoonError("cannot make shared memory of %s bytes" % req_info["size"], e) from None
+            self.shared_buffers[name] = self._shmrefs[name].map()
+            self._last_shmem_name = name
+        return self._last_shmem_name
+
+    def _answer_own(self, query: Query) -> Any:
+        """The same, and what depends on the rank that asks."""
+        req, info = query.content["req"], query.content["req_info"]
+        if req == "platoon-worker_ranks":
+            return [self._slots.get(i) for i in range(self._local_size)]
+        if req == "platoon-get_platoon_info":
+            return self._register(query.rank, info)
+        return self._handle_base_control(req, query.content["worker_id"], info)
+
+    def _register(self, rank: int, info: Dict[str, Any]) -> Dict[str, Any]:
+        """Gives a worker its device: the one that it names, or the first that nobody has."""
+        self._registered += 1
+        if not self._devices:
+            return {"local_size": 0, "local_rank": self._registered - 1, "multinode": False, "global_size": 0,
+                    "global_rank": self._registered - 1}
+        free = [i for i in range(self._local_size) if i not in self._slots]
+        if info["device"] not in self._devices:
+            if not free:
+                raise PlatoonError("this controller has %d devices, and each has its worker already"
+                                   % self._local_size)
+            info["device"] = self._devices[free[0]]
+        response = self._get_platoon_info(info)
+        self._slots[response["local_rank"]] = rank
+        return response
+
+    # ---- serving ----
+
+    def serve(self) -> int:
+        """Answers until the experiment is over, and returns its exit status.
+
+        The experiment is over when all workers that this controller has started have ended. Workers that were started
+        by hand: when one has come for each device, or one at least, and none is left; if the controller has an
+        attribute _should_stop, it must be true then. Status: 0; or that of a worker that has failed; 1: a worker that
+        was started by hand has died; 2: a worker was killed, or this controller has failed. When a worker that this
+        controller has started fails, all others get SIGINT.
+        """
+        try:
+            self._serve()
+        except PlatoonError as e:
+            print(e, file=sys.stderr)
+            self._fail()
+        except Exception as e:
+            print(PlatoonError("%s in the controller" % type(e).__name__, e), file=sys.stderr)
+            self._fail()
+        finally:
+            self._close()
+        return self._success
+
+    def _fail(self) -> None:
+        self._success = self._success or 2
+        self._kill_workers()
+
+    def _serve(self) -> None:
+        by_hand = not self._workers
+        desk = Desk(self._control_port)
+        try:
+            while not self._is_over() if by_hand else self._workers:
+                self._note_changes(desk)
+                self._reap()
+                query = desk.take(_SLICE)
+                if query is not None:
+                    self._answer(desk, query)
+        finally:
+            desk.close()
+        if by_hand and self._dead:
+            self._success = 1
+
+    def _is_over(self) -> bool:
+        return (self._came >= max(1, self._local_size) and not self._present and
+                bool(getattr(self, "_should_stop", True)))
+
+    def _note_changes(self, desk: Desk) -> None:
+        for change in desk.changes():
+            if change.what == "joined":
+                self._came += 1
+                self._present.setdefault(change.rank, None)
+                continue
+            self._present.pop(change.rank, None)
+            self._slots = {slot: rank for slot, rank in self._slots.items() if rank != change.rank}
+            if change.what == "gone":
+                self._dead += 1
+                print("A worker has died: %s" % change.why, file=sys.stderr)
+
+    def _reap(self) -> None:
+        """Notes which of the started workers have ended."""
+        for pid, process in list(self._workers.items()):
+            status = process.poll()
+            if status is None:
+                continue
+            del self._workers[pid]
+            if status < 0:
+                raise PlatoonError("worker %d was killed by signal %d" % (pid, -status))
+            if status:
+                self._success = status
+                raise PlatoonError("worker %d has ended with status %d" % (pid, status))
+
+    def _answer(self, desk: Desk, query: Query) -> None:
+        self._note_changes(desk)  # this worker has joined before it asked
+        content = query.content
+        self._present[query.rank] = content["worker_id"]
+        try:
+            answer = self._answer_own(query)
+            if answer is None:
+                answer = self._handle(content)
+            desk.answer(query, answer)
+        except Exception as e:
+            desk.answer(query, error="the controller has failed on %r: %s: %s"
+                                     % (content["req"], type(e).__name__, e))
+            raise
+
+    def _handle(self, content: Dict[str, Any]) -> Any:
+        return self.handle_control(content["req"], content["worker_id"], content["req_info"])
+
+    # ---- batches ----
+
+    def init_data(self, port: int, data_hwm: int = 10) -> None:
+        """Opens the data port, for send_mb. data_hwm: workers say themselves how many batches wait for them."""
+        self.asocket = Sender(port)
+
+    def send_mb(self, arrays: Sequence[Any]) -> None:
+        """Sends a batch, a list of arrays, to one worker. Blocks while no worker can take one."""
+        self.asocket.send(arrays)
+
+    # ---- the end ----
+
+    def _kill_workers(self) -> None:
+        """Ends the started workers: asks them by SIGINT, and kills those that do not end."""
+        for process in self._workers.values():
+            print("Ending worker %d." % process.pid, file=sys.stderr)
+            process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + _PATIENCE
+        while self._workers:
+            pid, process = self._workers.popitem()
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _close(self) -> None:
+        """Closes the batches, and removes the shared memory. Harmless twice."""
+        if os.getpid() != self._pid:
+            return  # a fork's child
+        if hasattr(self, "asocket"):
+            self.asocket.close()
+        for name in self._names + list(self._shmrefs):
+            _memory.remove(name)
+
+    def _handle_force_close(self, signum: int, frame: Any) -> NoReturn:
+        print("Signal %d ends this controller." % signum, file=sys.stderr)
+        if os.getpid() == self._pid:
+            self._kill_workers()
+        sys.exit(1)
+
+    # ---- helpers of programs ----
+
+    @staticmethod
+    def get_workers_devices(devices: Sequence[str]) -> List[str]:
+        """The devices: those given, or (none) those that platoon.configparser finds for this host, else exits with 2."""
+        host = socket.gethostname()
+        try:
+            found = list(devices) or configparser.fetch_devices_for_host(host)
+        except KeyError:
+            print("ERROR! no devices are given for %s: use -D, PLATOON_DEVICES, or a file .platoonrc" % host,
+                  file=sys.stderr)
+            sys.exit(2)
+        print("## On %s using: %s" % (host, " ".join(found)))
+        return found
+
+    @staticmethod
+    def default_parser() -> argparse.ArgumentParser:
+        """A parser of the arguments that platoon-launcher gives to every controller."""
+        parser = argparse.ArgumentParser(description="The controller of an experiment.")
+        parser.add_argument("experiment_name", help="the workers are EXPERIMENT_worker.py")
+        parser.add_argument("log_directory", help="where the workers' output goes to")
+        where = parser.add_mutually_exclusive_group(required=True)
+        where.add_argument("--single", action="store_true", help="on this host alone")
+        where.add_argument("--multi", action="store_true", help="is not supported")
+        parser.add_argument("-D", "--devices", default=[], nargs="+", metavar="DEVICE", help="one for each worker")
+        parser.add_argument("-w", "--worker-args", help='arguments of the workers: -w="--rate 0.1"')
+        parser.add_argument("--control-port", default=5567, type=int, help="where workers ask")
+        parser.add_argument("--data-port", type=int, help="where the batches are")
+        parser.add_argument("--data-hwm", default=10, type=int, help="how many batches may wait in a worker")
+        return parser
+
+    @staticmethod
+    def default_arguments(args: argparse.Namespace) -> Dict[str, Any]:
+        """The arguments of Controller among those that were parsed."""
+        return {name: value for name, value in vars(args).items() if name in _ARGUMENTS}
+
+
+def spawn_controller() -> int:
+    """A controller that only answers requests of Platoon's own, from the command line. Returns its exit status."""
+    return Controller(**Controller.default_arguments(Controller.default_parser().parse_args())).serve()
+
+
+if __name__ == "__main__":
+    sys.exit(spawn_controller())

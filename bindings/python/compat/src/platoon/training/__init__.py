@@ -1,0 +1,1 @@
+"""Rules by which workers train together."""
