@@ -21,7 +21,7 @@ cd "$build/bindings/python" || exit 99
 export PYTHONPATH=.
 "$tools/bin/mypy" --config-file "$source/bindings/python/pyproject.toml" --cache-dir "$tools/cache" -p tutti || exit 1
 MYPYPATH=$source/bindings/python/compat/src "$tools/bin/mypy" --config-file "$source/bindings/python/pyproject.toml" \
-	--cache-dir "$tools/cache" -p multiverso -p dpwa || exit 1
+	--cache-dir "$tools/cache" -p multiverso -p platoon -p dpwa -m channel -m param_sync || exit 1
 "$tools/bin/stubtest" tutti._native || exit 1
 
 # A check that cannot fail checks nothing.

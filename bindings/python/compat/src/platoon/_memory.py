@@ -121,7 +121,8 @@ class Lock:
     def _try_until(self, deadline: float) -> None:
         while True:
             try:
-                return fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
             except (BlockingIOError, PermissionError):
                 if time.monotonic() >= deadline:
                     raise PlatoonError("another process still has the lock %r" % self.name) from None

@@ -3,7 +3,7 @@
 The sender is rank 0 of a job that listens at the data port. A receiver joins it, and tells the sender how many batches
 it can take: first as many as may wait, then one more with each batch that the program takes.
 
-    | length of the list, 8 bytes | JSON list of the arrays' types and shapes | padding to 64 | array | padding | array ...
+    | length of the list, 8 bytes | JSON list of types and shapes | padding to 64 | array | padding | array ...
 """
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def unpack(data: Any) -> List[Any]:
     length, = struct.unpack("<q", data[:8].tobytes())
     arrays, at = [], _up(8 + length)
     for head in json.loads(data[8:8 + length].tobytes()):
-        order = "F" if head["fortran_order"] else "C"
+        order: Any = "F" if head["fortran_order"] else "C"
         arrays.append(numpy.ndarray(head["shape"], numpy.dtype(head["descr"]), data, at, order=order))
         at += _up(arrays[-1].nbytes)
     return arrays

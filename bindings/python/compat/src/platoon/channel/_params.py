@@ -14,6 +14,7 @@ class SharedParams:
     Attributes: local_params, as given; shared_params, a list of arrays; update_fn, the rule as a function.
     """
 
+    shared_params: List[Any]
     _lock: Optional[_memory.Lock] = None
 
     def _set_rule(self, params: List[Any], rule: ParamSyncRule) -> List[Any]:

@@ -295,7 +295,7 @@ class Controller:
 
     @staticmethod
     def get_workers_devices(devices: Sequence[str]) -> List[str]:
-        """The devices: those given, or (none) those that platoon.configparser finds for this host, else exits with 2."""
+        """The devices: those given, or (none) those of platoon.configparser for this host. Else exits with 2."""
         host = socket.gethostname()
         try:
             found = list(devices) or configparser.fetch_devices_for_host(host)

@@ -126,7 +126,7 @@ class Worker(SharedParams, metaclass=SingletonType):
         All workers call it, with arrays of the same size. One size has one memory.
         """
         refuse_gpu(array)
-        order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        order: Any = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
         if array.nbytes not in self.shared_arrays:
             name = self.send_req("platoon-init_new_shmem", {"size": array.nbytes})
             memory = self._shmrefs[array.nbytes] = _memory.SharedMemory(name)

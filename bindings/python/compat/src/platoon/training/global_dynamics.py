@@ -69,7 +69,7 @@ class SGD(_Fixed):
         self.average = average
         super().__init__(worker)
 
-    def make_rule(self, local_updates: Any) -> None:  # type: ignore[override]
+    def make_rule(self, local_updates: Any) -> None:
         """local_updates: a parameter, or a list. Few large ones are faster than many small ones."""
         updates = as_list(local_updates)
         self._fn = lambda: self._apply(updates)
@@ -93,7 +93,7 @@ def AverageSGD(worker: Optional[Worker] = None) -> SGD:
 class EASGD(_Fixed):
     """Synchronous elastic averaging (Zhang, Choromanska and LeCun 2015). Every worker has a copy of the center."""
 
-    def make_rule(self, local_particle: Any, central_particle: Any, alpha: Any) -> None:  # type: ignore[override]
+    def make_rule(self, local_particle: Any, central_particle: Any, alpha: Any) -> None:
         """A parameter or a list of each kind. alpha: a number, or an object with get_value."""
         self.alpha = alpha
         pairs = list(zip(as_list(local_particle), as_list(central_particle)))
@@ -119,7 +119,7 @@ class Downpour(_Fixed):
         self.average = average
         super().__init__(worker)
 
-    def make_rule(self, local_particle: Any, local_acc_updates: Any,  # type: ignore[override]
+    def make_rule(self, local_particle: Any, local_acc_updates: Any,
                   global_particle: Any) -> None:
         """A parameter or a list of each kind. The accumulated updates begin again from zero."""
         parts = list(zip(as_list(local_particle), as_list(local_acc_updates), as_list(global_particle)))
