@@ -1,5 +1,6 @@
 """Platoon's names on Tutti: the recorded numbers, the page's two scripts, workers who die in every call."""
 import contextlib
+import gzip
 import importlib
 import inspect
 import json
@@ -7,6 +8,7 @@ import os
 import pathlib
 import random
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -475,6 +477,34 @@ def test_steps_of_the_page(start):
     steps = int(serve.said().split()[-1])
     assert steps >= 60
     assert not [name for name in os.listdir("/dev/shm") if name.startswith("pages%d" % start.port)]
+
+
+def write_samples(folder, prefix, count):
+    """Samples that are easy to tell apart, as Fashion-MNIST's files have them."""
+    draw = np.random.RandomState(count)
+    labels = draw.randint(0, 10, count).astype(np.uint8)
+    pixels = np.random.RandomState(0).randint(0, 200, (10, 784))[labels] + draw.randint(0, 56, (count, 784))
+    for kind, head, body in (("images-idx3", struct.pack(">4I", 0x803, count, 28, 28), pixels.astype(np.uint8)),
+                             ("labels-idx1", struct.pack(">2I", 0x801, count), labels)):
+        with gzip.open("%s/%s-%s-ubyte.gz" % (folder, prefix, kind), "wb") as file:
+            file.write(head + body.tobytes())
+
+
+def test_example(start, tmp_path):
+    """examples/python/old: a controller, a first worker and a second one learn what is in the samples."""
+    write_samples(tmp_path, "train", 1280)
+    write_samples(tmp_path, "t10k", 200)
+    programs = {name: (HERE.parents[1] / "examples/python/old" / ("platoon_%s.py" % name)).read_text()
+                for name in ("controller", "worker")}
+    port = ("--port", start.port)
+    serve = start(programs["controller"], *port, "--max-mb", 400, "--valid-freq", 40)
+    serve.await_text("Lieutenant is ready")
+    first = start(programs["worker"], *port, "--first", "--data", tmp_path, OPENBLAS_NUM_THREADS=1)
+    first.await_text("initialized")
+    start(programs["worker"], *port, "--data", tmp_path, OPENBLAS_NUM_THREADS=1).said()
+    first.said()
+    said = serve.said()
+    assert "trained" in said and float(said.split("error")[-1]) < 0.1 and (tmp_path / "fashion_best.npz").exists(), said
 
 
 # ---- memory, locks, batches ----
