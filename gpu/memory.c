@@ -92,20 +92,36 @@ bool tt_gpu_map_remove(const void *base, struct tt_gpu_map *out)
 struct answer { /* wide enough for every attribute */
 	uint64_t type, device, managed, buffer;
 	CUcontext context;
-	char *base;
-	size_t len;
+	char *base, *mapping;
+	size_t len, mapping_len;
 };
+
+/* A range of addresses that was reserved may hold several mappings and holes. */
+static void cut_to_mapping(struct answer *a)
+{
+	char *end = a->base + a->len, *mapping_end = a->mapping + a->mapping_len;
+
+	if (!a->mapping_len)
+		return;
+	a->base = a->mapping > a->base ? a->mapping : a->base;
+	a->len = (size_t)((mapping_end < end ? mapping_end : end) - a->base);
+}
 
 static CUresult ask(const void *at, struct answer *a)
 {
 	CUpointer_attribute which[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
 		                        CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_BUFFER_ID,
 		                        CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-		                        CU_POINTER_ATTRIBUTE_RANGE_SIZE };
-	void *values[] = { &a->type, &a->device, &a->managed, &a->buffer, &a->context, &a->base, &a->len };
+		                        CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+		                        CU_POINTER_ATTRIBUTE_MAPPING_SIZE };
+	void *values[] = { &a->type, &a->device,  &a->managed, &a->buffer,     &a->context,
+		           &a->base, &a->len,     &a->mapping, &a->mapping_len };
+	CUresult result;
 
 	*a = (struct answer){ 0 };
-	return tt_cuda.cuPointerGetAttributes(TT_COUNT(which), which, values, (CUdeviceptr)(uintptr_t)at);
+	result = tt_cuda.cuPointerGetAttributes(TT_COUNT(which), which, values, (CUdeviceptr)(uintptr_t)at);
+	cut_to_mapping(a);
+	return result;
 }
 
 static bool is_readable(const void *at)

@@ -64,6 +64,7 @@ void fake_cuda_watch(bool (*holds_lock)(void));  /* does the calling thread hold
 /* ---- faults ---- */
 /* The nth call of the function from now on (1: the next) fails with err; "cuMemCreate", "cuMemAlloc_v2" ... */
 void fake_cuda_fail(const char *function, int nth, int err);
+enum { FAKE_CUDA_LOST = -1 };                    /* as err: the call says that it has succeeded, and does nothing */
 void fake_cuda_break(int device, int err);       /* sticky: 700 ...; 0: the device is whole again */
 
 /* ---- counts since fake_cuda_seed() ---- */
