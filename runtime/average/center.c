@@ -140,7 +140,7 @@ static int take_params(tutti_center *c, const char *name, const tutti_tensor *pa
 {
 	int err = tt_model_open(&c->model, params, n, "center open");
 
-	if (err)
+	if (err || (err = tt_tensors_host_only("center open", params, n)))
 		return err;
 	if (!tt_model_is_float(&c->model))
 		return tt_fail(-ENOTSUP, "center \"%.160s\": the params hold integers: a center is of floats", name);
@@ -738,7 +738,7 @@ static int check_list(const tutti_center *c, const tutti_tensor *list, const cha
 			return tt_fail(-EINVAL, "%s: tensor %d has %zu elements%s, the params' has %zu", what, i,
 			               list[i].count, list[i].type != c->type ? " of another type" :
 			               list[i].data ? "" : " and no memory", m->tensors[i].count);
-	return 0;
+	return tt_tensors_host_only(what, list, m->n);
 }
 
 static int read_center(tutti_center *c, const tutti_tensor *to, tutti_versions *versions)

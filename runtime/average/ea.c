@@ -173,7 +173,8 @@ static int open_ea(tutti *group, const tutti_tensor *params, int n, int tau, dou
 	ea->alpha = alpha;
 	ea->flags = flags;
 	if (!(err = tt_given(out, "tutti_ea_open: ea")) && !(err = check_opening(ea)) &&
-	    !(err = tt_model_open(&ea->model, params, n, "tutti_ea_open")))
+	    !(err = tt_model_open(&ea->model, params, n, "tutti_ea_open")) &&
+	    !(err = tt_tensors_host_only("tutti_ea_open", params, n)))
 		err = make(ea, group);
 	if ((err = compare(ea, group, tau, alpha, err))) {
 		release_ea(&ea->handle);

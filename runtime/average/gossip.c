@@ -95,6 +95,8 @@ static int open_model(struct tutti_gossip *g, const tutti_tensor *list, int n)
 			copy[i].data = g; /* any address: tutti_gossip_model gives the real ones */
 	}
 	err = tt_model_open(&g->model, copy, n, "gossip");
+	if (!err)
+		err = tt_tensors_host_only("gossip", copy, n);
 	free(copy);
 	if (!err && !g->model.bytes)
 		err = tt_fail(-EINVAL, "gossip: the model has no elements");
@@ -580,7 +582,7 @@ static int check_list(const struct tutti_gossip *g, const tutti_tensor *list)
 			               t->count, t->type != mine->type ? " of another type" :
 			               t->data ? "" : " and no memory", mine->count);
 	}
-	return 0;
+	return tt_tensors_host_only("gossip fetch", list, g->model.n);
 }
 
 static int fetch(struct tutti_gossip *g, double loss, const tutti_tensor *to, tutti_gossip_result *result)

@@ -101,6 +101,8 @@ static int open_gradients(tutti *group, const tutti_tensor *grads, int n, size_t
 	if (!g)
 		return tt_fail(-ENOMEM, "tutti_gradients_open: no memory");
 	err = tt_model_open(&g->model, grads, n, "tutti_gradients_open");
+	if (!err)
+		err = tt_tensors_host_only("tutti_gradients_open", grads, n);
 	if (err || (err = make(g, group, bucket_bytes))) {
 		release_gradients(&g->handle);
 		return err;
@@ -395,7 +397,8 @@ static int synchronize(struct tutti_gradients *g, const tutti_tensor *params, in
 	if ((err = tt_model_open(&model, params, n, "tutti_gradients_synchronize")))
 		return err;
 	tt_model_close(&model); /* it was a list of tensors */
-	if ((err = check_end(g, "tutti_gradients_synchronize")))
+	if ((err = tt_tensors_host_only("tutti_gradients_synchronize", params, n)) ||
+	    (err = check_end(g, "tutti_gradients_synchronize")))
 		return err;
 	if (memchr(g->ready, true, (size_t)g->model.n) || (g->round.begun && !g->joins))
 		return tt_fail(-EINVAL, "tutti_gradients_synchronize: gradients of a step are ready; "

@@ -141,6 +141,17 @@ static int check_arguments(const char *what, const void *in, const void *out, si
 	return 0;
 }
 
+static int check_memory(const char *what, const void *in, const void *out, size_t count, tutti_type type,
+                        tutti_rule rule)
+{
+	size_t width = tt_type_size(type);
+	int err = check_arguments(what, in, out, count, type, rule);
+
+	if (err || (err = tt_host_only(what, "in", in, count * width)))
+		return err;
+	return in == out ? 0 : tt_host_only(what, "out", out, count * width);
+}
+
 /* `how` is what else all ranks must agree on. Takes the parts. */
 static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchange *x, uint32_t how, int root,
                struct tt_part *parts, tutti_op *op)
@@ -181,7 +192,7 @@ int tutti_allreduce(tutti *group, const void *in, void *out, size_t count, tutti
 	                         .type = type, .rule = rule };
 
 	if (!err)
-		err = check_arguments("all-reduce", in, out, count, type, rule);
+		err = check_memory("all-reduce", in, out, count, type, rule);
 	return err ? err : run(group, TUTTI_STAT_ALLREDUCE, &x, 0, -1, NULL, op);
 }
 
@@ -195,7 +206,7 @@ int tutti_reduce(tutti *group, const void *in, void *out, size_t count, tutti_ty
 	bool mine = root == group->me;
 	struct tt_exchange x = { .vector = { .in = in, .out = mine ? out : NULL }, .count = count,
 	                         .width = tt_type_size(type), .type = type, .rule = rule };
-	err = check_arguments("reduce", in, mine ? out : in, count, type, rule);
+	err = check_memory("reduce", in, mine ? out : in, count, type, rule);
 	if (root < 0 || root >= group->n)
 		return tt_fail(-EINVAL, "reduce: root %d must be from 0 to %d", root, group->n - 1);
 	return err ? err : run(group, TUTTI_STAT_REDUCE, &x, (uint32_t)root, root, NULL, op);
@@ -211,7 +222,7 @@ static int check_tensors(const tutti_tensor *t, int n, tutti_rule rule)
 	if (!err && n < 1)
 		err = tt_fail(-EINVAL, "all-reduce: a list of %d tensors has at least one", n);
 	for (int i = 0; !err && i < n; i++) {
-		err = check_arguments("all-reduce", t[i].data, t[i].data, t[i].count, t[i].type, rule);
+		err = check_memory("all-reduce", t[i].data, t[i].data, t[i].count, t[i].type, rule);
 		if (!err && t[i].type != t[0].type)
 			return tt_fail(-ENOTSUP, "all-reduce: tensors 0 and %d are of types %d and %d: take a call for "
 			               "each type", i, (int)t[0].type, (int)t[i].type);

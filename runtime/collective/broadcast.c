@@ -97,6 +97,8 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, group->n - 1);
 	if (!buf && bytes)
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
+	if ((err = tt_host_only("broadcast", "buf", buf, bytes)))
+		return err;
 	struct tt_blocks blocks = { .vector = tt_vector_at(buf), .bytes = bytes, .first = root, .owners = 1 };
 	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct broadcast), TUTTI_STAT_BROADCAST, bytes,
 	                                          (uint64_t)root, &blocks, bytes > EAGER);

@@ -90,6 +90,9 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 		return tt_fail(-EINVAL, "gather: %zu bytes of each of %d ranks: at least 1 byte is gathered, all of "
 		               "them fit into memory, and neither value nor all (on the root) may be NULL", bytes,
 		               group->n);
+	if ((err = tt_host_only("gather", "value", value, bytes)) ||
+	    (mine && (err = tt_host_only("gather", "all", all, bytes * (size_t)group->n))))
+		return err;
 	if (bytes > SMALL && root == -1)
 		return tt_gather_to_all(group, value, bytes, all, op);
 	if (bytes > SMALL)

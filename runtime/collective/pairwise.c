@@ -109,14 +109,17 @@ static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y
 	return tt_coll_run(&p->either.coll, op);
 }
 
+/* bytes: of each rank */
 static int check_size(const char *what, int n, size_t bytes, const void *in, const void *out)
 {
+	int err;
+
 	if (bytes > PTRDIFF_MAX / (size_t)n)
 		return tt_fail(-EINVAL, "%s: %zu bytes for each of %d ranks are more than memory can hold", what, bytes,
 		               n);
 	if (bytes && (!in || !out))
 		return tt_fail(-EINVAL, "%s: %zu bytes a rank, and in or out is NULL", what, bytes);
-	return 0;
+	return (err = tt_host_only(what, "in", in, bytes)) ? err : tt_host_only(what, "out", out, bytes);
 }
 
 int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule,
@@ -190,13 +193,17 @@ int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_
 static int check_blocks(const char *what, int n, const char *side, const void *base, const size_t *bytes,
                         const size_t *from)
 {
+	int err = 0;
+
 	if (!bytes || !from)
 		return tt_fail(-EINVAL, "%s: the sizes or places of %s are NULL", what, side);
-	for (int r = 0; r < n; r++)
+	for (int r = 0; !err && r < n; r++) {
 		if (bytes[r] && (!base || bytes[r] > PTRDIFF_MAX || from[r] > PTRDIFF_MAX - bytes[r]))
 			return tt_fail(-EINVAL, "%s: %zu bytes at %zu of %s, for rank %d, are in no memory", what,
 			               bytes[r], from[r], side, r);
-	return 0;
+		err = tt_host_only(what, side, (const char *)base + from[r], bytes[r]);
+	}
+	return err;
 }
 
 int tutti_allgatherv(tutti *group, const void *in, size_t in_bytes, void *out, const size_t bytes[], const size_t at[],
@@ -211,6 +218,8 @@ int tutti_allgatherv(tutti *group, const void *in, size_t in_bytes, void *out, c
 	if (in_bytes != bytes[me] || (in_bytes && !in))
 		return tt_fail(-EINVAL, "all-gather: rank %d, this one, gives %zu bytes at %p, and its place in out "
 		               "has %zu", me, in_bytes, in, bytes[me]);
+	if ((err = tt_host_only("all-gather", "in", in, in_bytes)))
+		return err;
 	for (int r = 0; r < n; r++) {
 		const char *place = bytes[r] ? (const char *)out + at[r] : NULL;
 		if ((r != me || in != place) && tt_overlap(in, in_bytes, place, bytes[r]))

@@ -129,6 +129,9 @@ int tutti_scatter(tutti *group, const void *all, size_t bytes, void *value, int 
 		return tt_fail(-EINVAL, "scatter: value is NULL, or all is NULL on the root");
 	if (mine && value != own && tt_overlap(all, (size_t)group->n * bytes, value, bytes))
 		return tt_fail(-EINVAL, "scatter: value overlaps all; it may only be the root's own block of all");
+	if ((err = tt_host_only("scatter", "value", value, bytes)) ||
+	    (mine && (err = tt_host_only("scatter", "all", all, bytes * (size_t)group->n))))
+		return err;
 	struct scatter *s = make(group, TUTTI_STAT_SCATTER, bytes, root);
 	if (!s)
 		return -ENOMEM;

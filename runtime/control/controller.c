@@ -247,7 +247,8 @@ static int check_ask(const void *data, size_t bytes, const void *answer, size_t 
 	if (bytes > TUTTI_REQUEST_MAX)
 		return tt_fail(-EMSGSIZE, "tutti_controller_ask: a request has up to %d bytes, and this one %zu",
 		               TUTTI_REQUEST_MAX, bytes);
-	return 0;
+	int err = tt_host_only("tutti_controller_ask", "request", data, bytes);
+	return err ? err : tt_host_only("tutti_controller_ask", "answer", answer, room);
 }
 
 int tutti_controller_ask(tutti_controller *c, const void *data, size_t bytes, void *answer, size_t room,

@@ -351,7 +351,7 @@ int tutti_queue_send(tutti_queue *q, const tutti_tensor *arrays, int n, int time
 	if (err)
 		return err;
 	if (!(err = tt_model_open(&m, arrays, n, "tutti_queue_send"))) {
-		if (!(err = check_batch(q, &m)) &&
+		if (!(err = check_batch(q, &m)) && !(err = tt_tensors_host_only("tutti_queue_send", arrays, n)) &&
 		    !(err = await_place(q, tt_desk_deadline(&q->desk, timeout_ms), &at))) {
 			store(q, at, &m);
 			assign(q);

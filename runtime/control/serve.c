@@ -440,7 +440,7 @@ static int check_answer(const tutti_controller *c, int worker, int err, const vo
 	if (bytes > TUTTI_REQUEST_MAX)
 		return tt_fail(-EMSGSIZE, "%s: an answer has up to %d bytes, and this one %zu", call,
 		               TUTTI_REQUEST_MAX, bytes);
-	return 0;
+	return tt_host_only(call, "answer", answer, bytes);
 }
 
 /* Makes this thread the one that answers the worker. */

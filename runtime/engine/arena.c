@@ -299,7 +299,7 @@ bool tt_arena_is_there(uint64_t serial)
 
 uint64_t tt_arenas_freed(void) { return arenas.freed; }
 
-int tt_refuse_device(const char *what, const void *memory, size_t len)
+int tt_refuse_device(const char *what, const char *name, const void *memory, size_t len)
 {
 	struct tt_mem arena;
 	struct tt_gpu_range range = { .device = -1 };
@@ -307,8 +307,20 @@ int tt_refuse_device(const char *what, const void *memory, size_t len)
 
 	if (err || range.device < 0)
 		return err;
-	return tt_fail(-ENOTSUP, "%s is memory of GPU %d, and this call takes the host's alone: copy it there first",
-	               what, range.device);
+	return tt_fail(-ENOTSUP, "%s: %s is memory of GPU %d, and this call takes the host's alone: "
+	                         "copy it there first", what, name, range.device);
+}
+
+int tt_tensors_host_only(const char *what, const tutti_tensor *list, int n)
+{
+	char name[32];
+	int err = 0;
+
+	for (int i = 0; !err && i < n; i++) {
+		snprintf(name, sizeof name, "tensor %d", i);
+		err = tt_host_only(what, name, list[i].data, list[i].count * tt_type_size(list[i].type));
+	}
+	return err;
 }
 
 static int alloc_on(int gpu, size_t bytes, void **memory)

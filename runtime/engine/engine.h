@@ -236,16 +236,17 @@ void tt_pool_run(struct tt_pool *, void (*run)(void *arg, size_t first, size_t c
 
 int tt_memory_alloc(const struct tt_job *, size_t bytes, int gpu, void **memory); /* tutti_alloc */
 void tt_memory_free(void *);                     /* NULL is allowed */
-int tt_refuse_device(const char *what, const void *memory, size_t len);
-/* For calls that take memory of the host alone. 0; -ENOTSUP: it is a GPU's. what: "tutti_scatter: source". Without the
- * lock. A process may begin to use CUDA later, so long calls look again. */
-static inline int tt_host_only(const char *what, const void *memory, size_t len)
+int tt_refuse_device(const char *what, const char *name, const void *memory, size_t len);
+/* For calls that take memory of the host alone. 0; -ENOTSUP: it is a GPU's. what, name: of the call, "scatter", and of
+ * its argument, "all". Without the lock. A process may begin to use CUDA later, so long calls look again. */
+static inline int tt_host_only(const char *what, const char *name, const void *memory, size_t len)
 {
 	bool look = memory && len &&
 	            (atomic_load_explicit(&tt_gpu_here, memory_order_relaxed) || (len > TT_SHORT && tt_gpu_look()));
 
-	return look ? tt_refuse_device(what, memory, len) : 0;
+	return look ? tt_refuse_device(what, name, memory, len) : 0;
 }
+int tt_tensors_host_only(const char *what, const tutti_tensor *, int n); /* likewise, for a list */
 struct tt_mem tt_mem_of(void *base, size_t len); /* with the memfd, if one arena holds all of it */
 uint64_t tt_arena_of(const void *base, size_t len, struct tt_mem *arena); /* its serial number; 0: none holds all */
 bool tt_arena_is_there(uint64_t serial);         /* not freed yet */

@@ -285,8 +285,8 @@ int tt_dense_check(const struct tutti_table *t, const char *what, const void *me
 	if (t->flags & TUTTI_TABLE_KEYS)
 		return tt_fail(-ENOTSUP, "%s: table \"%s\" has keys, not a fixed number of elements: push and pull "
 		               "those that you mean", what, t->name);
-	if (memory)
-		return 0;
+	if (memory) /* an element has a byte at least */
+		return tt_host_only(what, "the memory", memory, (size_t)(t->count * t->row));
 	return tt_fail(-EINVAL, "%s: table \"%s\" has %llu elements, and the memory given for them is NULL", what,
 	               t->name, (unsigned long long)(t->count * t->row));
 }
@@ -321,7 +321,7 @@ int tutti_table_push_pull(tutti_table *t, const void *delta, const tutti_update 
 	int err = tt_operation_may_begin(tt_job_of(t), op);
 
 	if (err || (err = check_push(t, "table push and pull", delta && values ? values : NULL)) ||
-	    (err = tt_update_check(&t->updater, options)))
+	    (err = tt_dense_check(t, "table push and pull", delta)) || (err = tt_update_check(&t->updater, options)))
 		return err;
 	return call(t, "table push and pull", delta, values, 0, options, op);
 }

@@ -355,13 +355,17 @@ static const struct tt_call_kind of_rows = {
 
 int tt_rows_check(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)
 {
+	int err;
+
 	if (n && (!rows || !memory))
 		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows, and %s given for them is NULL", what, t->name, n,
 		               rows ? "the memory" : "the list");
 	if (n > PTRDIFF_MAX / tt_max(tt_table_row_bytes(t), TT_ROW_NAME))
 		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows of %llu elements are more than memory can be", what,
 		               t->name, n, (unsigned long long)t->row);
-	return 0;
+	if ((err = tt_host_only(what, "the list of rows", rows, n * sizeof *rows)))
+		return err;
+	return tt_host_only(what, "the memory of the rows", memory, n * tt_table_row_bytes(t));
 }
 
 static int check_list(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)

@@ -1061,8 +1061,9 @@ int tutti_add(tutti_window *w, int rank, size_t offset, uint64_t value, uint64_t
 {
 	struct call c = { .what = "add", .kind = TT_ADD, .rank = rank, .offset = offset, .bytes = 8, .slot = -1,
 		.value = value, .old = old };
+	int err = tt_host_only("add", "old", old, sizeof *old);
 
-	return start(w, &c, op);
+	return err ? err : start(w, &c, op);
 }
 
 int tutti_put_notify(tutti_window *w, int rank, size_t offset, const void *src, size_t bytes, int slot, tutti_op *op)
