@@ -381,6 +381,12 @@ describe('a tree', function()
             end,
             function(tree) return select(2, pcall(tree.allReduce, 1, function() error('not today') end)) end,
             function(tree) return select(2, pcall(tree.allReduce, nil, function(a) return a end, function() end)) end,
+            function(tree, torch) -- node 2 has a tensor on a device
+               local t = torch.FloatTensor(2)
+               if tree.nodeIndex == 2 then rawset(t, 'type', function() return 'torch.CudaTensor' end) end
+               return select(2, pcall(tree.scatter, t)) .. ' and '
+                  .. select(2, pcall(tree.allReduce, { t }, function(a) return a end))
+            end,
             function(tree) return select(2, pcall(tree.nodeIndex == 1 and tree.scatter or tree.allReduce, 1,
                                                   function(a, b) return a + b end)) end,
          }) do print(unpack(nodes(2, f))) end
@@ -390,6 +396,9 @@ describe('a tree', function()
       local _, calls = output:gsub('calls another function of the tree', '')
       assert.are.same({ 2, 2, 2 }, { sizes, fails, calls }, output)
       assert.truthy(output:find('this node has reduced no value before', 1, true), output)
+      assert.truthy(output:find('node 2 has refused its value, and says why and allReduce: node 2 has refused', 1, true),
+                    output)
+      assert.truthy(output:find('a torch.CudaTensor has no memory [^\n]+ and a torch.CudaTensor has no memory'), output)
    end)
 
    local SUM = [[

@@ -4,16 +4,14 @@ local posix = require 'ipc.posix'
 local StaticTree = require 'ipc.StaticTree'
 local surface = require 'tutti.surface'
 
-local SECONDS = 300
-
 local function ask(query)
-   local deadline = os.time() + SECONDS
+   local deadline = os.time() + posix.SECONDS
    repeat
       local host, port = query()
       if host then return host, tonumber(port) end
       posix.sleep(20)
    until os.time() > deadline
-   error(('DiscoveredTree: node 1 has not published its address within %d seconds'):format(SECONDS), 0)
+   error(('DiscoveredTree: node 1 has not published its address within %d seconds'):format(posix.SECONDS), 0)
 end
 
 local function DiscoveredTree(nodeIndex, numNodes, host, port, publish, query)

@@ -3,19 +3,19 @@
 local link = require 'ipc.link'
 local new_tree = require 'ipc.over_group'
 local pack = require 'ipc.pack'
+local posix = require 'ipc.posix'
 local surface = require 'tutti.surface'
 
-local SECONDS = 300
 local trees = 0
 
 -- Waits for what a client wants: its rank, and the number of its node, if it has one.
 local function next_hello(server, numNodes, missing)
    local room = require('ffi').new('char[64]')
-   local op, deadline = server.all:recv_start(room, nil, link.TREE), os.time() + SECONDS
+   local op, deadline = server.all:recv_start(room, nil, link.TREE), os.time() + posix.SECONDS
    local ok, why
    while not op:done() do
       ok, why = pcall(link.await_news, server)
-      if ok and os.time() > deadline then ok, why = false, ('%d seconds have passed'):format(SECONDS) end
+      if ok and os.time() > deadline then ok, why = false, ('%d seconds have passed'):format(posix.SECONDS) end
       if not ok then
          op:cancel()
          error(('Tree: %d of %d nodes have not called it: %s'):format(missing, numNodes, tostring(why)), 0)
@@ -36,7 +36,8 @@ local function order(numNodes, hellos)
       if not hello.index then
          free[#free + 1] = hello.rank
       elseif hello.index < 2 or hello.index > numNodes or ranks[hello.index] then
-         return nil, ('Tree: two nodes are number %d, or it is not from 2 to %d'):format(hello.index, numNodes)
+         return nil, ('Tree: a node is number %d, which another node has, or which is not from 2 to %d'):format(
+            hello.index, numNodes)
       else
          ranks[hello.index] = hello.rank
       end

@@ -12,7 +12,6 @@ link.TREE = 2                -- ipc.Tree's
 
 local CLOSED = 'x' -- the message of a server that closes one connection
 local EMPTY = require('ffi').new('char[0]')
-local CONNECT_SECONDS = 300
 
 -- ---- one peer ----
 
@@ -214,21 +213,21 @@ end
 
 -- Waits until n clients are there.
 local function await(server, n)
-   local deadline = os.time() + CONNECT_SECONDS
+   local deadline = os.time() + posix.SECONDS
    look(server)
    while #server.peers < n do
       if os.time() > deadline then
          local sentence = 'ipc.server %s: %d of %d clients have connected within %d seconds'
-         error(sentence:format(server.where, #server.peers, n, CONNECT_SECONDS), 0)
+         error(sentence:format(server.where, #server.peers, n, posix.SECONDS), 0)
       end
       if server.waiting[1] then accept(server) else posix.readable(server.news, 100) end
       mourn(server)
    end
 end
 
--- clients(n, f) waits until n clients have connected, then calls f(client) for each. clients(f, tag, inverted): for those
--- that are there. Their order is that of their numbers (client:id), inverted if that is not 0; of one number the client
--- that came first is first. Returns how many there were.
+-- clients(n, f) waits until n clients have connected, then calls f(client) for each. clients(f, tag, inverted): for
+-- those that are there. Their order is that of their numbers (client:id), inverted if that is not 0; of one number the
+-- client that came first is first. Returns how many there were.
 function Server:clients(n, f, tag, inverted)
    if type(n) == 'function' then n, f, tag, inverted = 0, n, f, tag end
    if type(tag) == 'number' then tag, inverted = nil, tag end

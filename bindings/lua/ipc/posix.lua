@@ -2,6 +2,8 @@
 local ffi = require 'ffi'
 local posix = {}
 
+posix.SECONDS = 300 -- how long servers, trees and their nodes wait for others to come
+
 ffi.cdef [[
 int fork(void); int waitpid(int, int *, int); void _exit(int); int getpid(void); int getppid(void);
 int socketpair(int, int, int, int *); long read(int, void *, size_t); long send(int, const void *, size_t, int);

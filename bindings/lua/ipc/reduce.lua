@@ -17,12 +17,15 @@ local is_tensor = surface.is_tensor
 
 local function is_box(value) return type(value) ~= 'table' or is_tensor(value) end
 
--- The leaves of a table: what each is, and the functions that get and set it.
+-- The leaves of a table, in order, as { value }; those that are tensors and the others in lists of their own, too.
 local function leaves_of(box)
-   local list = {}
-   local values = {}
-   surface.walk(box, function(v) values[#values + 1] = v end)
-   for i, v in ipairs(values) do list[i] = { value = v, tensor = is_tensor(v) } end
+   local list = { tensors = {}, others = {} }
+   surface.walk(box, function(v)
+      local leaf = { value = v, tensor = is_tensor(v) }
+      local kind = leaf.tensor and list.tensors or list.others
+      list[#list + 1], kind[#kind + 1] = leaf, leaf
+      leaf.place = #kind -- in the list of its kind
+   end)
    return list
 end
 
@@ -65,7 +68,7 @@ local WORDS = 5 -- of a node: the call, whether it is finished, whether the func
 local function agree(tree, call, finished, sum, list, problem)
    local size = tree.group:size()
    local mine, all = ffi.new('double[?]', WORDS), ffi.new('double[?]', WORDS * size)
-   local shape = shape_of(list)
+   local shape = problem and '' or shape_of(list)
    mine[0], mine[1], mine[2], mine[3], mine[4] = problem and 0 or CALLS[call], finished and 1 or 0, sum and 1 or 0,
       #list, hash_of(shape)
    tree.group:allgather(mine, all)
@@ -113,59 +116,46 @@ end
 
 -- ---- sums ----
 
-local function sum_tensors(group, list)
+local function sum_tensors(group, tensors)
    local kinds = {}
-   for _, leaf in ipairs(list) do
-      if leaf.tensor and leaf.value:nElement() > 0 then
+   for _, leaf in ipairs(tensors) do
+      if leaf.value:nElement() > 0 then
          local kind = memory.kind_of(leaf.value)
          kinds[kind] = kinds[kind] or {}
          table.insert(kinds[kind], { leaf.value, leaf.value:contiguous() })
       end
    end
    for _, kind in ipairs({ 'byte', 'char', 'double', 'float', 'half', 'int', 'long' }) do
-      local tensors = {}
-      for i, pair in ipairs(kinds[kind] or {}) do tensors[i] = pair[2] end
-      if #tensors > 0 then group:allreduce(tensors, 'sum') end
+      local dense = {}
+      for i, pair in ipairs(kinds[kind] or {}) do dense[i] = pair[2] end
+      if #dense > 0 then group:allreduce(dense, 'sum') end
       for _, pair in ipairs(kinds[kind] or {}) do
          if pair[1] ~= pair[2] then pair[1]:copy(pair[2]) end
       end
    end
 end
 
--- The numbers of all nodes, in a matrix; nil if there are none.
-local function gather_numbers(group, list)
-   local n = 0
-   for _, leaf in ipairs(list) do
-      if not leaf.tensor then n = n + 1 end
-   end
-   if n == 0 then return nil, 0 end
-   local mine, all, at = ffi.new('double[?]', n), ffi.new('double[?]', n * group:size()), 0
-   for _, leaf in ipairs(list) do
-      if not leaf.tensor then
-         mine[at] = leaf.value
-         at = at + 1
-      end
-   end
-   return group:allgather(mine, all), n
+-- The numbers of all nodes, node behind node.
+local function gather_numbers(group, numbers)
+   local n = #numbers
+   if n == 0 then return nil end
+   local mine, all = ffi.new('double[?]', n), ffi.new('double[?]', n * group:size())
+   for i, leaf in ipairs(numbers) do mine[i - 1] = leaf.value end
+   return group:allgather(mine, all)
 end
 
-local function fold_number(f, all, n, at, size)
-   local value = all[at]
-   for node = 1, size - 1 do value = f(value, all[node * n + at]) end
+-- Number i of n, folded over the nodes in their order.
+local function fold_number(f, all, n, i, size)
+   local value = all[i - 1]
+   for node = 1, size - 1 do value = f(value, all[node * n + i - 1]) end
    return value
 end
 
 local function plus(a, b) return a + b end
 
-local function sum_numbers(group, list)
-   local all, n = gather_numbers(group, list)
-   local at, size = 0, group:size()
-   for _, leaf in ipairs(list) do
-      if not leaf.tensor then
-         leaf.value = fold_number(plus, all, n, at, size)
-         at = at + 1
-      end
-   end
+local function sum_numbers(group, numbers)
+   local all = gather_numbers(group, numbers)
+   for i, leaf in ipairs(numbers) do leaf.value = fold_number(plus, all, #numbers, i, group:size()) end
 end
 
 -- ---- any function ----
@@ -193,27 +183,27 @@ local function fold_tensor(group, f, mine)
    return failure
 end
 
-local function fold_here(group, f, list, all, n)
-   local at, failure = 0, nil
+-- On node 1: folds each leaf of the list; returns why f has failed, if so.
+local function fold_here(group, f, list, all)
+   local failure
    for _, leaf in ipairs(list) do
       if leaf.tensor then
          local why = fold_tensor(group, f, leaf.value)
          failure = failure or why
       elseif not failure then
-         local ok, value = pcall(fold_number, f, all, n, at, group:size())
+         local ok, value = pcall(fold_number, f, all, #list.others, leaf.place, group:size())
          if ok and type(value) ~= 'number' then
             ok, value = false, 'it has returned a ' .. type(value) .. ' for two numbers'
          end
          if ok then leaf.value = value else failure = tostring(value) end
-         at = at + 1
       end
    end
    return failure
 end
 
-local function send_tensors(group, list)
-   for _, leaf in ipairs(list) do
-      if leaf.tensor and leaf.value:nElement() > 0 then group:send(leaf.value:contiguous(), 0, FOLD) end
+local function send_tensors(group, tensors)
+   for _, leaf in ipairs(tensors) do
+      if leaf.value:nElement() > 0 then group:send(leaf.value:contiguous(), 0, FOLD) end
    end
 end
 
@@ -232,28 +222,23 @@ end
 local function fold(tree, f, list)
    local group, failure = tree.group, nil
    local root = group:rank() == 0
-   local all, n = gather_numbers(group, list)
-   if root then failure = fold_here(group, f, list, all, n) else send_tensors(group, list) end
+   local all = gather_numbers(group, list.others)
+   if root then failure = fold_here(group, f, list, all) else send_tensors(group, list.tensors) end
    local said = broadcast_string(group, root and (failure or ''))
    if said ~= '' then error('allReduce: the function has failed on node 1: ' .. said, 0) end
-   local numbers = ffi.new('double[?]', math.max(n, 1))
-   local at = 0
-   for _, leaf in ipairs(list) do
-      if leaf.tensor then broadcast(group, leaf.value) else numbers[at], at = leaf.value, at + 1 end
-   end
-   if n == 0 then return end
+   for _, leaf in ipairs(list.tensors) do broadcast(group, leaf.value) end
+   if #list.others == 0 then return end
+   local numbers = ffi.new('double[?]', #list.others)
+   for i, leaf in ipairs(list.others) do numbers[i - 1] = leaf.value end
    group:broadcast(numbers, 0)
-   at = 0
-   for _, leaf in ipairs(list) do
-      if not leaf.tensor then leaf.value, at = numbers[at], at + 1 end
-   end
+   for i, leaf in ipairs(list.others) do leaf.value = numbers[i - 1] end
 end
 
 -- ---- the two calls ----
 
 local function has_short(list)
-   for _, leaf in ipairs(list) do
-      if leaf.tensor and memory.kind_of(leaf.value) == 'short' then return true end
+   for _, leaf in ipairs(list.tensors) do
+      if memory.kind_of(leaf.value) == 'short' then return true end
    end
 end
 
@@ -262,10 +247,10 @@ local function round(tree, box, f, finished, problem)
    local list = leaves_of(box)
    problem = problem or problem_of('allReduce', list)
    local sum = not problem and is_sum(f) and not has_short(list)
-   local done, sums = agree(tree, 'allReduce', finished, sum, problem and {} or list, problem)
+   local done, sums = agree(tree, 'allReduce', finished, sum, list, problem)
    if sums then
-      sum_tensors(tree.group, list)
-      sum_numbers(tree.group, list)
+      sum_tensors(tree.group, list.tensors)
+      sum_numbers(tree.group, list.others)
    else
       fold(tree, f, list)
    end
@@ -308,16 +293,13 @@ function reduce.scatter(tree, value)
    local boxed = is_box(value)
    local box = boxed and { value } or value
    local list = leaves_of(box)
-   local _ = agree(tree, 'scatter', false, false, list, problem_of('scatter', list))
+   agree(tree, 'scatter', false, false, list, problem_of('scatter', list))
+   for _, leaf in ipairs(list.tensors) do broadcast(tree.group, leaf.value) end
    local rest = {}
-   for i, leaf in ipairs(list) do
-      if leaf.tensor then broadcast(tree.group, leaf.value) else rest[i] = leaf.value end
-   end
+   for i, leaf in ipairs(list.others) do rest[i] = leaf.value end
    local root = tree.group:rank() == 0
    rest = pack.decode(broadcast_string(tree.group, root and pack.encode(rest)))
-   for i, leaf in ipairs(list) do
-      if not leaf.tensor then leaf.value = rest[i] end
-   end
+   for i, leaf in ipairs(list.others) do leaf.value = rest[i] end
    put_back(box, list)
    if boxed then return box[1] end
    return box
