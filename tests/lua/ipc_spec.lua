@@ -357,6 +357,27 @@ describe('a tree', function()
       ]])
    end)
 
+   it('folds in the memory of two tensors', function()
+      local output = run(NODES .. [[
+         local all = nodes(8, function(tree, torch)
+            local t = torch.FloatTensor(2 ^ 22):fill(tree.nodeIndex) -- 16 MiB
+            local function kibibytes(what)
+               for line in io.lines('/proc/self/status') do
+                  local n = tonumber(line:match('^' .. what .. ':%s*(%d+)'))
+                  if n then return n end
+               end
+            end
+            local before = kibibytes('VmRSS')
+            tree.allReduce(t, function(a, b) return a:cmul(b) end)
+            assert(t[1] == 40320 and t[2 ^ 22] == 40320)
+            return 1 + (kibibytes('VmHWM') - before) / 2 ^ 14
+         end)
+         print('tensors', math.max(unpack(all)))
+      ]])
+      local tensors = tonumber(output:match('tensors%s+(%S+)'))
+      assert.is_true(tensors >= 1.5 and tensors <= 2.5, output)
+   end)
+
    it('knows a sum', function()
       local is_sum = require 'ipc.sum'
       assert.is_true(is_sum(function(a, b) return a + b end))
