@@ -25,6 +25,7 @@ floors='
 2 runtime/launch
 3 runtime/member
 4 runtime/operation
+4 runtime/device
 5 runtime/window
 6 runtime/collective
 6 runtime/message

@@ -12,6 +12,9 @@
  * Tearing. A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store. Longer ones land in any
  *   pieces, byte by byte. But a GET takes each aligned word of 8 bytes as it is at one moment, if the word's owner
  *   changes it whole, between two calls of progress().
+ * Memory of devices. Memory with a kind (tt_mem.gpu >= 0) always travels in a region, and only over a net that takes it
+ *   (takes_gpu). Work that the owner submits to the device after a NOTIFY or SEND sees the bytes of the PUTs before it.
+ *   There is no promise about tearing, for words of 8 bytes either, and an ADD there gets -ENOTSUP.
  * ADD uses the compiler's atomics on a uint64_t. It runs on the owner's CPU or, where memory is shared, on the
  *   caller's. ADD is atomic with the owner's own such atomics.
  * Failure. A transport retries what its hardware or kernel retries, and never reconnects: what was done twice or not at
@@ -62,7 +65,7 @@ struct tt_mem { /* memory, before it is registered */
 
 struct tt_key { /* names a remote region; plain bytes, which may travel by any transport */
 	uint64_t len; /* bytes in the region */
-	uint8_t raw[56];
+	uint8_t raw[56]; /* the transport's own. A transport leaves the last byte 0: 1 says that no net knows the key */
 };
 
 struct tt_pin { /* memory, pinned with one net that needs it; such a transport embeds this first */
@@ -150,6 +153,7 @@ struct tt_net { /* each transport embeds this first in its own struct */
 	size_t copy_max; /* largest PUT, GET or SEND with memory that is not registered; at least 64 */
 	int cheap_poll;  /* 1: progress() makes no system call as long as nothing has come */
 	int host_only;   /* 1: the net reaches processes of this host only */
+	int takes_gpu;   /* 1: the net moves memory of devices (tt_mem.gpu), by regions; 0: it is never given any */
 	int lost;        /* set by the caller: progress() has failed. It and arm() are called no more */
 	/* Bytes that went through a buffer of the net's, though the wire could have moved them. Left out: messages,
 	 * which the receiver puts together, and what is below 4 KiB (tcp) or not above TT_SHORT (verbs) */

@@ -14,6 +14,7 @@ enum { TT_NETS = 8, TT_MODULES = 12 };
 
 struct tt_job;
 struct tt_member;
+struct tt_post;
 
 /* ---- module.c: how a lower room reaches a higher one ----
  *
@@ -48,6 +49,7 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 	/* What other members send: messages, and notify values from first to last */
 	const struct tt_message *messages;
 	int message_count;
+	int passing; /* the first ones of them, which may overtake PUTs that a device's memory makes late */
 	uint32_t notify_first, notify_last;
 	void (*notify)(struct tt_member *from, uint32_t value);
 
@@ -141,6 +143,11 @@ struct tt_waiter { /* a thread in tt_wait_until or tt_wait_for */
 	struct tt_parking parking;
 };
 
+struct tt_staging { /* of the room runtime/device/: what a net cannot do alone */
+	void (*move)(struct tt_member *, struct tt_post *); /* an op whose bytes are a device's, here or there */
+	void (*hold)(struct tt_member *, struct tt_post *); /* a NOTIFY or SEND, behind such PUTs */
+};
+
 struct tt_engine {
 	struct tt_ticket_lock lock; /* guards the whole job and its nets */
 	struct tt_net *nets[TT_NETS];
@@ -175,6 +182,7 @@ struct tt_engine {
 	struct tt_list arenas;         /* what stays pinned of tutti_alloc's memory; the last used is the last */
 	struct tt_list unpinned;       /* let go under the lock */
 	uint64_t arenas_freed;         /* tt_arenas_freed() when `arenas` was last swept */
+	const struct tt_staging *stage;
 };
 
 /* Without the lock: */
@@ -262,6 +270,9 @@ struct tt_pinned {
 	unsigned uses;
 	uint64_t arena;             /* serial number; 0: it is no arena */
 	struct tt_region *local[TT_NETS]; /* made at the first use, one a net; NULL: none */
+	/* Memory of a device (mem.gpu >= 0): pinned for each call anew, whatever its length */
+	struct tt_gpu_range range;
+	struct tt_gpu_fence *fence; /* the point that the caller's stream had reached; NULL: nothing to wait for */
 };
 
 /* Without the lock: */
@@ -271,13 +282,18 @@ enum tt_pin_for {
 	TT_PIN_READ,    /* the nets of this process alone read and write it */
 	TT_PIN_RECEIVE, /* others write it while a call lasts */
 	TT_PIN_WINDOW,  /* others reach it, and nobody does once it is unpinned */
+	TT_PIN_DEVICE,  /* host memory needs no pin; a device's is pinned for all of these */
 };
 int tt_pin_user(struct tt_job *, const void *base, size_t len, enum tt_pin_for, struct tt_pinned **);
-/* Pins memory for a call that is about to begin, or for a window. May take seconds. *out gets NULL if no net needs it.
- * 0 or -errno: -ENOMEM, with a sentence that names the net. */
+/* Pins memory for a call that is about to begin, or for a window. May take seconds. *out gets NULL if no net needs it:
+ * never for a device's memory. 0 or -errno: -ENOMEM, with a sentence that names the net; what tt_gpu_find() and
+ * tt_gpu_fence_note() return. */
 static inline int tt_pin(struct tt_job *, const void *base, size_t len, enum tt_pin_for, struct tt_pinned **out);
 void tt_unpin_waiting(struct tt_job *);
 void tt_unpin_now(struct tt_pinned *); /* for memory of one user without local regions; NULL is allowed */
+/* 1: the memory is a device's; 0: it is not, or has no bytes; or what tt_gpu_find() returns. */
+static inline int tt_is_device(const void *base, size_t len);
+int tt_look_for_device(const void *base, size_t len, struct tt_gpu_range *);
 /* With the lock or without it: pins memory of the library's own. */
 int tt_pin_mem(struct tt_job *, const struct tt_mem *, int remote, struct tt_pinned **);
 /* With the lock: */
@@ -347,9 +363,27 @@ struct tt_job {
 };
 enum { TT_LEAVES = -1 };
 
+/* May memory be a device's? A process may begin to use CUDA later: a longer call looks again. */
+static inline bool tt_gpu_is_used(size_t len)
+{
+	return len && (atomic_load_explicit(&tt_gpu_here, memory_order_relaxed) || (len > TT_SHORT && tt_gpu_look()));
+}
+static inline int tt_is_device(const void *base, size_t len)
+{
+	struct tt_gpu_range range = { .device = -1 };
+	int err = tt_gpu_is_used(len) ? tt_look_for_device(base, len, &range) : 0;
+
+	return err ? err : range.device >= 0;
+}
+
+static inline bool tt_pins_host(const struct tt_job *job, size_t len, enum tt_pin_for use)
+{
+	return use != TT_PIN_DEVICE &&
+	       (len > job->engine.look_above || (use != TT_PIN_READ && len && job->engine.pins));
+}
 static inline bool tt_pins(const struct tt_job *job, size_t len, enum tt_pin_for use)
 {
-	return len > job->engine.look_above || (use != TT_PIN_READ && len && job->engine.pins);
+	return tt_pins_host(job, len, use) || tt_gpu_is_used(len);
 }
 static inline int tt_pin(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
 {

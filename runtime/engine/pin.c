@@ -5,6 +5,9 @@
  *
  *      tt_pin -> used by a call or a window -> tt_unpin -> waits in engine.unpinned -> tt_unpin_waiting
  *
+ * Memory of a device is pinned for each call, also where no net pins: what moves it has to know the device, and the
+ * point that the caller's stream has reached.
+ *
  * Memory of tutti_alloc stays pinned: once with all of its arena, for local use; and the ranges into which collectives
  * have received last. Arenas have serial numbers: an address of one that was freed may come again. */
 #include "engine/engine.h"
@@ -31,6 +34,8 @@ void tt_unpin_now(struct tt_pinned *p)
 {
 	for (int i = 0; p && i < TT_NETS && p->pins[i]; i++)
 		p->pins[i]->net->transport->unpin(p->pins[i]);
+	if (p)
+		tt_gpu_fence_free(p->fence);
 	free(p);
 }
 
@@ -40,23 +45,32 @@ static int pin_everywhere(struct tt_job *job, struct tt_pinned *p)
 
 	for (int i = 0, n = 0; !err && i < job->engine.count; i++) {
 		struct tt_net *net = job->engine.nets[i];
-		if (net->transport->pin)
+		if (net->transport->pin && (p->mem.gpu < 0 || net->takes_gpu))
 			err = net->transport->pin(net, &p->mem, p->remote, &p->pins[n++]);
 	}
 	return err;
 }
 
-int tt_pin_mem(struct tt_job *job, const struct tt_mem *mem, int remote, struct tt_pinned **out)
+static struct tt_pinned *new_pinned(const struct tt_mem *mem, int remote)
 {
 	struct tt_pinned *p = calloc(1, sizeof *p);
-	int err;
 
 	if (!p)
-		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
+		return NULL;
 	tt_list_init(&p->link);
 	p->mem = *mem;
 	p->remote = remote;
 	p->uses = 1;
+	return p;
+}
+
+int tt_pin_mem(struct tt_job *job, const struct tt_mem *mem, int remote, struct tt_pinned **out)
+{
+	struct tt_pinned *p = new_pinned(mem, remote);
+	int err;
+
+	if (!p)
+		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
 	if ((err = pin_everywhere(job, p))) {
 		tt_unpin_now(p);
 		return err;
@@ -73,6 +87,10 @@ void tt_unpin(struct tt_job *job, struct tt_pinned *p)
 		return;
 	for (int i = 0; i < TT_NETS && p->local[i]; i++)
 		p->local[i]->net->transport->dereg(p->local[i]);
+	if (!p->pins[0]) {
+		tt_unpin_now(p);
+		return;
+	}
 	tt_list_append(&job->engine.unpinned, &p->link);
 	tt_errand(job);
 }
@@ -203,13 +221,46 @@ static int pin_kept(struct tt_job *job, const struct tt_mem *mem, int remote, ui
 	return err;
 }
 
+int tt_look_for_device(const void *base, size_t len, struct tt_gpu_range *range)
+{
+	struct tt_mem arena;
+
+	range->device = -1;
+	return tt_arena_of(base, len, &arena) ? 0 : tt_gpu_find(base, len, range);
+}
+
+static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use,
+                      const struct tt_gpu_range *range, struct tt_pinned **out)
+{
+	const struct tt_mem mem = { .base = (void *)(uintptr_t)base, .len = len, .gpu = range->device, .fd = -1 };
+	struct tt_pinned *p = new_pinned(&mem, use != TT_PIN_READ);
+	int err;
+
+	if (!p)
+		return tt_fail(-ENOMEM, "no memory to pin %zu bytes of GPU %d", len, range->device);
+	p->range = *range;
+	if ((err = tt_gpu_fence_note(range->device, tt_gpu_stream(range->device), &p->fence)) ||
+	    (err = pin_everywhere(job, p))) {
+		tt_unpin_now(p);
+		return err;
+	}
+	*out = p;
+	return 0;
+}
+
 static int pin_for(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
 {
 	struct tt_mem arena, mem = tt_mem_of((void *)(uintptr_t)base, len);
 	uint64_t serial = use == TT_PIN_WINDOW ? 0 : tt_arena_of(base, len, &arena);
+	struct tt_gpu_range range = { .device = -1 };
+	int err = !serial && tt_gpu_is_used(len) ? tt_look_for_device(base, len, &range) : 0;
 
+	if (err || range.device >= 0)
+		return err ? err : pin_device(job, base, len, use, &range, out);
+	if (!tt_pins_host(job, len, use))
+		return 0;
 	if (serial) {
-		int err = pin_kept(job, use == TT_PIN_READ ? &arena : &mem, use != TT_PIN_READ, serial, out);
+		err = pin_kept(job, use == TT_PIN_READ ? &arena : &mem, use != TT_PIN_READ, serial, out);
 		/* a few bytes may be copied where all of the arena cannot be locked */
 		return err == -ENOMEM && use == TT_PIN_READ && len <= job->engine.pin_above ? 0 : err;
 	}

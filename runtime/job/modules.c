@@ -1,5 +1,6 @@
 /* modules.c - the list of modules in the order of their floors. A new pattern is one more line. */
 #include "collective/collective.h"
+#include "device/device.h"
 #include "engine/engine.h"
 #include "job/job_private.h"
 #include "member/member.h"
@@ -35,6 +36,7 @@ const struct tt_module *const *tt_module_list(void)
 	static const struct tt_module *const list[] = {
 		&tt_member_module,
 		&tt_operation_module,
+		&tt_device_module,
 		&tt_window_module,
 		&tt_table_module,
 		&tt_collective_module,

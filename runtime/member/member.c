@@ -248,8 +248,10 @@ static void make(struct tt_job *job)
 	tt_list_init(&all->doomed);
 	tt_list_init(&all->groups);
 	tt_each_module(m, job, messages)
-		for (int i = 0; i < m->message_count; i++)
+		for (int i = 0; i < m->message_count; i++) {
 			all->message[m->messages[i].type] = &m->messages[i];
+			all->passing[m->messages[i].type] = i < m->passing;
+		}
 	tt_each_module(m, job, notify)
 		all->notified[all->notified_count++] = m;
 }
@@ -313,7 +315,6 @@ static const struct tt_message messages[] = {
 	{ TT_REFUSED, "refused", tt_take_refused },
 	{ TT_ENDPOINT, "endpoint", tt_rendezvous_endpoint },
 	{ TT_ENDPOINTS, "endpoints", tt_rendezvous_endpoints },
-	{ TT_BYE, "bye", tt_take_bye },
 	{ TT_PING, "ping", tt_member_take_ping },
 	{ TT_PONG, "pong", tt_member_take_pong },
 	{ TT_DOWN, "down", tt_news_take_down },
@@ -330,6 +331,7 @@ static const struct tt_message messages[] = {
 	{ TT_CONSENT, "consent", tt_sponsor_take_consent },
 	{ TT_WHERE, "where", refuse_greeting },
 	{ TT_FORM, "form", tt_form_message },
+	{ TT_BYE, "bye", tt_take_bye },
 };
 
 const struct tt_module tt_member_module = {
@@ -344,5 +346,6 @@ const struct tt_module tt_member_module = {
 	.errand = tt_watch_call,
 	.messages = messages,
 	.message_count = TT_COUNT(messages),
+	.passing = TT_COUNT(messages) - 1,
 	.net_lost = lose_net,
 };

@@ -78,6 +78,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	uint8_t listed;             /* node list: bytes of addr before it said WHERE; 0: it has not */
 	uint32_t failed_ways;       /* a bit for each that did not lead there, while another did */
 	unsigned outstanding;       /* ops that the transport holds, and calls that use its memory */
+	unsigned staged;            /* PUTs to it that move in pieces, and what waits behind them (runtime/device/) */
 	uint64_t host;              /* equal on one host, 40 bits; 0: not known */
 	uint32_t cpus;              /* equal if they may run on the same processors, 24 bits; 0: not known */
 	uint32_t epoch;             /* tells its lives apart; 0: not known */
@@ -168,7 +169,8 @@ struct tt_members { /* the room's own struct in a job */
 	uint64_t begin_again;       /* the job that was found has ended: tutti_join tries until then. 0: it does not */
 	int join_err;
 	char join_why[420], last_try[240]; /* why joining fails; how the last try to connect ended */
-	const struct tt_message *message[256]; /* by type: what the modules have registered */
+	const struct tt_message *message[256]; /* by type: what the modules have registered ... */
+	bool passing[256];          /* ... and which of it may overtake PUTs of devices' memory */
 	const struct tt_module *notified[TT_MODULES]; /* the modules that take notifies */
 	int notified_count;
 };
@@ -214,6 +216,17 @@ struct tt_net *tt_member_net(struct tt_member *); /* the net of its connection; 
 void tt_post(struct tt_member *, struct tt_post *);
 /* Takes back the first such post that waits for a connection, and done() is not called. NULL: none waits. */
 struct tt_post *tt_post_withdraw(struct tt_member *, bool (*is)(const struct tt_post *, const void *), const void *arg);
+/* For the room that moves memory of devices (struct tt_staging): */
+void tt_post_unheld(struct tt_member *, struct tt_post *);       /* an op that was held goes on */
+void tt_post_fail(struct tt_job *, struct tt_post *, int err);   /* ends an op that was held, in a later turn */
+void tt_post_to_net(struct tt_member *, struct tt_post *);       /* an op that it was to move: the net can do it */
+/* Does a device's memory stand at this end of the op? */
+static inline bool tt_post_is_device(const struct tt_post *p)
+{
+	return p->pinned && p->pinned->mem.gpu >= 0 && tt_pinned_holds(p->pinned, p->op.local, p->op.len);
+}
+/* A key of memory that no net can reach: only the room runtime/device/ of its owner knows it. */
+static inline bool tt_key_is_staged(const struct tt_key *key) { return key->raw[sizeof key->raw - 1]; }
 /* Sends a message, whose bytes are copied. It returns no error: where a message is lost, its member is gone. */
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len);
 /* The same of a type, n words (8 at most) and `more` bytes. */

@@ -63,6 +63,8 @@ static int find_region(struct tt_net *net, struct tt_post *p)
 	struct tt_pinned *pinned = p->pinned;
 
 	op->region = NULL;
+	if (tt_post_is_device(p))
+		return tt_pinned_region(pinned, net, &op->region);
 	if (net->copy_max == SIZE_MAX || op->len <= p->member->job->engine.look_above)
 		return 0;
 	if (!pinned || !tt_pinned_holds(pinned, op->local, op->len))
@@ -79,10 +81,36 @@ static bool is_passing(const struct tt_op *op)
 	return op->kind == TT_SEND && op->len && tt_may_pass(*(const uint8_t *)op->local);
 }
 
-static void hand_to_net(struct tt_member *m, struct tt_post *p)
+/* No net can do it alone: it moves in pieces, or waits for the caller's stream. */
+static bool is_moved(const struct tt_post *p)
 {
-	struct tt_peer *peer = m->link->peer;
-	int err = find_region(peer->net, p);
+	const struct tt_op *op = &p->op;
+
+	return op->len && op->kind != TT_SEND && (tt_post_is_device(p) || tt_key_is_staged(op->key));
+}
+
+/* PUTs to that member may not have landed yet, and a net would bring this op there before them. */
+static bool is_held(const struct tt_member *m, const struct tt_op *op)
+{
+	if (!m->staged || op->kind != TT_SEND || !op->len)
+		return m->staged && op->kind == TT_PUT && op->flags & TT_NOTIFY;
+	return !tt_members(m->job)->passing[*(const uint8_t *)op->local];
+}
+
+void tt_post_to_net(struct tt_member *m, struct tt_post *p)
+{
+	struct tt_net *net = m->link->peer->net;
+
+	if ((p->op.err = find_region(net, p)))
+		tt_queue_push(&m->job->ended, &p->op);
+	else
+		net->transport->post(m->link->peer, &p->op);
+}
+
+void tt_post_unheld(struct tt_member *m, struct tt_post *p)
+{
+	bool moved = is_moved(p);
+	int err = moved ? 0 : find_region(tt_member_net(m), p);
 
 	if (err) {
 		end_later(m->job, p, err);
@@ -93,8 +121,21 @@ static void hand_to_net(struct tt_member *m, struct tt_post *p)
 	if (p->reads)
 		p->reads->under_way++;
 	m->link->used |= !is_passing(&p->op);
-	peer->net->transport->post(peer, &p->op);
+	if (moved)
+		m->job->engine.stage->move(m, p);
+	else
+		m->link->peer->net->transport->post(m->link->peer, &p->op);
 }
+
+static void hand_to_net(struct tt_member *m, struct tt_post *p)
+{
+	if (is_held(m, &p->op) && !is_moved(p))
+		m->job->engine.stage->hold(m, p);
+	else
+		tt_post_unheld(m, p);
+}
+
+void tt_post_fail(struct tt_job *job, struct tt_post *p, int err) { end_later(job, p, err); }
 
 void tt_post(struct tt_member *m, struct tt_post *p)
 {

@@ -51,10 +51,10 @@ static void free_group(struct tutti *g)
 }
 
 static const struct tt_message messages[] = {
-	{ TT_MSG_SEND, "send", tt_msg_take_send },
 	{ TT_MSG_CREDIT, "credit", tt_msg_take_credit },
-	{ TT_MSG_OFFER, "offer", tt_msg_take_offer },
 	{ TT_MSG_TAKEN, "taken", tt_msg_take_taken },
+	{ TT_MSG_SEND, "send", tt_msg_take_send },
+	{ TT_MSG_OFFER, "offer", tt_msg_take_offer },
 };
 
 const struct tt_module tt_message_module = {
@@ -65,6 +65,7 @@ const struct tt_module tt_message_module = {
 	.close = tt_msg_close_receives,
 	.messages = messages,
 	.message_count = TT_COUNT(messages),
+	.passing = 2,
 	.recalled = tt_msg_take_recall,
 	.up = tt_msg_pump,
 	.unreached = end_unreached,

@@ -11,10 +11,14 @@
  * All messages between two ranks travel in the order of the sends, so arrival decides what matches what. The key of an
  * OFFER is on loan (member/loan.c): a send that is cancelled or has no time left recalls it.
  *
+ * A device's memory is announced, however short. Within this process, and where a SEND goes to a device, the room
+ * runtime/device/ copies the bytes.
+ *
  * What a receiver keeps is bounded, whatever its peers do: 1 MiB and 256 OFFERs of each, and 1 MiB of the former lives
  * of each rank that was started anew. */
 #ifndef TT_MESSAGE_PRIVATE_H
 #define TT_MESSAGE_PRIVATE_H
+#include "device/device.h"
 #include "engine/engine.h"
 #include "member/member.h"
 #include "message/message.h"
@@ -69,7 +73,8 @@ struct tt_msg_kept {
 	struct tt_key key;
 	uint64_t at;                /* where in the key's memory the bytes are */
 	struct tt_operation *own;   /* this rank's send to itself, which waits; NULL: none */
-	const char *memory;         /* the memory of that send */
+	const char *memory;         /* the memory of that send ... */
+	struct tt_pinned *pinned;   /* ... if it is a device's; the operation unpins it */
 	char bytes[];
 };
 
@@ -95,9 +100,11 @@ int tt_msg_check(const char *what, struct tutti *, int rank, int tag, const void
 /* Finds the member of a call's rank, with the lock. *m: NULL for -1. -ESTALE: the group was shrunk or grown */
 int tt_msg_find(const char *what, struct tutti *, int rank, struct tt_member **m);
 int tt_msg_fault(const struct tutti *, const struct tt_member *); /* what the member, or its seat, ended with; or 0 */
-/* This rank sends to itself. 1: the memory is the caller's again. 0: the operation ends later. -ENOMEM */
-int tt_msg_deliver_own(struct tutti *, int tag, const void *memory, size_t len, struct tt_operation *);
-void tt_msg_withdraw_own(struct tt_operation *);
+/* This rank sends to itself. 1: the memory is the caller's again. 0: the operation ends later. -ENOMEM. pinned: the
+ * memory is a device's; else NULL */
+int tt_msg_deliver_own(struct tutti *, int tag, const void *memory, size_t len, struct tt_pinned *pinned,
+                       struct tt_operation *);
+bool tt_msg_withdraw_own(struct tt_operation *); /* false: its bytes are on their way to a receive */
 void tt_msg_take_send(struct tt_member *, struct tt_pack *);
 void tt_msg_take_offer(struct tt_member *, struct tt_pack *);
 bool tt_msg_take_recall(struct tt_member *, struct tt_pack *, uint32_t number);

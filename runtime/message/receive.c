@@ -191,6 +191,21 @@ static void say_taken(struct tt_member *m, uint32_t number, bool taken)
 		tt_send_words(m, TT_MSG_TAKEN, words, 2, NULL, 0);
 }
 
+/* The receiver keeps the bytes of a SEND no longer. */
+static void settle(struct tt_msg_kept *k)
+{
+	struct tt_msg_peer *p = k->from;
+
+	if (k->own || k->offer) {
+		return;
+	} else if (k->former) {
+		p->former -= tt_msg_cost(k->len); /* the sender's new process knows nothing of the message */
+	} else if (p) {
+		p->kept -= tt_msg_cost(k->len);
+		give_credit(p, tt_msg_cost(k->len));
+	}
+}
+
 /* The message has been received, or is dropped with an error. */
 static void let_go(struct tt_msg_kept *k, int err)
 {
@@ -204,11 +219,8 @@ static void let_go(struct tt_msg_kept *k, int err)
 		say_taken(p->member, k->number, !err);
 		if (k->recall)
 			tt_loan_stopped(p->member, k->recall);
-	} else if (k->former) {
-		p->former -= tt_msg_cost(k->len); /* the sender's new process knows nothing of the message */
-	} else if (p) {
-		p->kept -= tt_msg_cost(k->len);
-		give_credit(p, tt_msg_cost(k->len));
+	} else {
+		settle(k);
 	}
 	free(k);
 }
@@ -234,6 +246,8 @@ static void end_fetch(struct tt_post *get, int err)
 	struct tt_msg_kept *k = r->fetched;
 	size_t len = k->len;
 
+	if (err)
+		r->op->why = tt_device_why(r->op->job);
 	if (r->copy && !err)
 		memcpy(r->memory, r->copy, len);
 	tt_scratch_give(scratch, r->copy, len);
@@ -270,6 +284,23 @@ static void fetch_offer(struct receive *r, struct tt_msg_kept *k)
 	tt_post(k->from->member, &r->get);
 }
 
+static bool is_on_device(const struct tt_pinned *p) { return p && p->mem.gpu >= 0; }
+
+/* The bytes are here, and the receive's memory is a device's, or that of this rank's own send is. */
+static void land(struct receive *r, struct tt_msg_kept *k)
+{
+	struct tt_device_end to = { r->memory, is_on_device(r->pinned) ? r->pinned : NULL };
+	struct tt_device_end from = { k->own ? (char *)(uintptr_t)k->memory : k->bytes, k->pinned };
+
+	unlink_message(k);
+	settle(k); /* its sender may end meanwhile */
+	k->from = NULL;
+	k->former = false;
+	r->fetched = k;
+	r->get.done = end_fetch;
+	tt_device_copy(r->op->job, &r->get, to, from, k->len);
+}
+
 static void receive_kept(struct receive *r, struct tt_msg_kept *k)
 {
 	size_t len = k->len;
@@ -279,6 +310,10 @@ static void receive_kept(struct receive *r, struct tt_msg_kept *k)
 	r->op->group = NULL;
 	if (k->offer && !k->own) {
 		fetch_offer(r, k);
+		return;
+	}
+	if (len && (k->pinned || is_on_device(r->pinned))) {
+		land(r, k);
 		return;
 	}
 	if (len)
@@ -362,11 +397,13 @@ void tt_msg_take_send(struct tt_member *from, struct tt_pack *p)
 	if (p->bad || !peer)
 		return;
 	r = open && !h.early ? find_receive(from->job, h.group, (int)h.tag, from, len) : NULL;
-	if (open && !r) {
+	if (open && (!r || is_on_device(r->pinned))) {
 		k = new_kept(peer, h.group, (int)h.tag, len, len);
 		if (k)
 			memcpy(k->bytes, p->at, len);
 		store_message(peer, &h, k);
+		if (k && r)
+			receive_kept(r, k);
 		return;
 	}
 	if (r && len)
@@ -417,6 +454,9 @@ bool tt_msg_take_recall(struct tt_member *from, struct tt_pack *p, uint32_t reca
 	tt_each_of(struct tt_msg_kept, link, k, &peer->fetching)
 		if (k->number == number) {
 			k->recall = recall; /* STOPPED follows TAKEN */
+			/* a receive whose stream stands still holds nothing up */
+			tt_device_recalled(from, &k->key, "the sender has taken the message back: this rank's stream "
+			                   "had not come to the receive in time");
 			return false;
 		}
 	for (int i = 0; i < TT_MSG_BUCKETS; i++)
@@ -432,15 +472,17 @@ bool tt_msg_take_recall(struct tt_member *from, struct tt_pack *p, uint32_t reca
 
 /* ---- this rank's own ---- */
 
-int tt_msg_deliver_own(struct tutti *g, int tag, const void *memory, size_t len, struct tt_operation *op)
+int tt_msg_deliver_own(struct tutti *g, int tag, const void *memory, size_t len, struct tt_pinned *pinned,
+                       struct tt_operation *op)
 {
 	struct tt_job *job = g->job;
 	struct tt_msg_peer *self = tt_msg_peer(tt_member(job, job->rank));
-	bool copied = len <= TT_MSG_SHORT && self && self->kept + tt_msg_cost(len) <= TT_MSG_CREDIT_ALL;
+	bool small = len <= TT_MSG_SHORT && self && self->kept + tt_msg_cost(len) <= TT_MSG_CREDIT_ALL;
 	struct receive *r = self ? find_receive(job, tt_msg_group(g), tag, self->member, len) : NULL;
+	bool device = pinned || (r && is_on_device(r->pinned)), copied = small && !device;
 	struct tt_msg_kept *k;
 
-	if (r) {
+	if (r && !device) {
 		if (len)
 			memcpy(r->memory, memory, len);
 		end_receive(r, 0, len);
@@ -456,18 +498,24 @@ int tt_msg_deliver_own(struct tutti *g, int tag, const void *memory, size_t len,
 	k->offer = !copied;
 	k->own = copied ? NULL : op;
 	k->memory = memory;
+	k->pinned = pinned;
 	if (!copied)
 		op->of = k;
 	keep_message(k);
+	if (r)
+		receive_kept(r, k);
 	return copied;
 }
 
-void tt_msg_withdraw_own(struct tt_operation *op)
+bool tt_msg_withdraw_own(struct tt_operation *op)
 {
 	struct tt_msg_kept *k = op->of;
 
+	if (!k->from)
+		return false;
 	unlink_message(k);
 	free(k);
+	return true;
 }
 
 /* ---- tutti_recv ---- */
@@ -476,8 +524,10 @@ static void give_up_receive(struct tt_operation *op, int err)
 {
 	struct receive *r = op->of;
 
-	if (r->group) /* else its bytes are on their way */
+	if (r->group)
 		end_receive(r, err, 0);
+	else /* the bytes are on their way, unless they wait for the caller's stream */
+		tt_device_give_up(op->job, &r->get, err);
 }
 
 static int explain_receive(const struct tt_operation *op)
@@ -577,8 +627,8 @@ int tutti_recv(tutti *group, int rank, int tag, void *memory, size_t bytes, tutt
 
 	if (err || (err = tt_msg_check("recv", group, rank, tag, memory, bytes)))
 		return err;
-	if ((err = tt_begin_pinned(job, &group->handle.users, memory, bytes > TT_MSG_SHORT ? bytes : 0, TT_PIN_READ,
-	                           &pinned)))
+	if ((err = tt_begin_pinned(job, &group->handle.users, memory, bytes,
+	                           bytes > TT_MSG_SHORT ? TT_PIN_READ : TT_PIN_DEVICE, &pinned)))
 		return err;
 	r = calloc(1, sizeof *r);
 	err = r ? tt_msg_find("recv", group, rank, &r->from) : tt_fail(-ENOMEM, "no memory for a receive");

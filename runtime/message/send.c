@@ -27,8 +27,7 @@ static void end_send(struct send *s, int err)
 	struct tt_operation *op = s->op;
 
 	tt_list_remove(&s->link);
-	if (s->region)
-		s->region->net->transport->dereg(s->region);
+	tt_device_dereg(s->region);
 	tt_unpin(op->job, s->pinned);
 	op->of = NULL;
 	free(s);
@@ -72,9 +71,11 @@ static void put_head(struct tt_pack *p, uint8_t type, uint16_t slot, uint32_t gr
 	tt_put32(p, (uint32_t)tag);
 }
 
-static bool has_credit(const struct tt_msg_peer *p, size_t len)
+static bool is_on_device(const struct tt_pinned *p) { return p && p->mem.gpu >= 0; }
+
+static bool has_credit(const struct tt_msg_peer *p, size_t len, const struct tt_pinned *memory)
 {
-	return len <= TT_MSG_SHORT && p->used + tt_msg_cost(len) <= TT_MSG_CREDIT_ALL;
+	return !is_on_device(memory) && len <= TT_MSG_SHORT && p->used + tt_msg_cost(len) <= TT_MSG_CREDIT_ALL;
 }
 
 static void send_short(struct tt_msg_peer *to, uint16_t slot, uint32_t group, int tag, const void *memory, size_t len)
@@ -97,9 +98,9 @@ static int lend_memory(struct send *s)
 
 	if (err)
 		return err;
-	if (net->transport->pin)
+	if (net->transport->pin || is_on_device(s->pinned))
 		mem = s->pinned->mem;
-	if ((err = net->transport->reg(net, &mem, 1, tt_pinned_on(s->pinned, net), &s->region)))
+	if ((err = tt_device_reg(net, &mem, s->pinned, true, &s->region)))
 		return err;
 	tt_loan_begin(&s->loan, m);
 	return 0;
@@ -141,9 +142,9 @@ static bool try_send(struct send *s)
 	struct tt_member *m = to->member;
 	int err = m->state >= TT_LEFT ? tt_msg_how_ended(m) : tt_member_reach(m);
 
-	if (err > 0 || (!err && !has_credit(to, s->len) && to->offers == TT_MSG_OFFERS))
+	if (err > 0 || (!err && !has_credit(to, s->len, s->pinned) && to->offers == TT_MSG_OFFERS))
 		return false;
-	if (!err && has_credit(to, s->len)) {
+	if (!err && has_credit(to, s->len, s->pinned)) {
 		send_short(to, s->slot, s->group, s->tag, s->memory, s->len);
 		end_send(s, 0);
 	} else if (err || (err = announce_send(s)))
@@ -208,8 +209,8 @@ static void give_up_send(struct tt_operation *op, int err)
 
 static void give_up_own_send(struct tt_operation *op, int err)
 {
-	tt_msg_withdraw_own(op);
-	tt_operation_end(op, err);
+	if (tt_msg_withdraw_own(op))
+		tt_operation_end(op, err);
 }
 
 static void count_send(struct tt_operation *op, int err)
@@ -247,9 +248,15 @@ static const struct tt_operation_kind send_kind = {
 	.ended = count_send,
 	.explain = explain_send,
 };
+static void end_own_send(struct tt_operation *op, int err)
+{
+	count_send(op, err);
+	tt_unpin(op->job, op->post.pinned);
+}
+
 static const struct tt_operation_kind own_send_kind = {
 	.give_up = give_up_own_send,
-	.ended = count_send,
+	.ended = end_own_send,
 	.explain = explain_send,
 	.describe = describe_own_send,
 };
@@ -267,11 +274,13 @@ static struct tt_operation *begin_send(struct tutti *g, struct tt_member *m, int
 }
 
 /* With the lock, which this function releases. */
-static int send_own(struct tutti *g, struct tt_member *m, int tag, void *memory, size_t len, tutti_op *op)
+static int send_own(struct tutti *g, struct tt_member *m, int tag, void *memory, size_t len, struct tt_pinned *pinned,
+                    tutti_op *op)
 {
 	tutti_op stack;
 	struct tt_operation *o = begin_send(g, m, tag, len, op, &stack);
-	int k = tt_msg_deliver_own(g, tag, memory, len, o);
+	o->post.pinned = pinned;
+	int k = tt_msg_deliver_own(g, tag, memory, len, pinned, o);
 
 	if (k)
 		tt_operation_end(o, k < 0 ? k : 0);
@@ -279,14 +288,16 @@ static int send_own(struct tutti *g, struct tt_member *m, int tag, void *memory,
 }
 
 /* A blocking send of a short message with credit is no operation: the send has ended when it begins. */
-static bool send_at_once(struct tt_msg_peer *to, uint16_t slot, uint32_t group, int tag, const void *memory, size_t len)
+static bool send_at_once(struct tt_msg_peer *to, uint16_t slot, uint32_t group, int tag, const void *memory, size_t len,
+                         const struct tt_pinned *pinned)
 {
 	struct tt_member *m = to->member;
 	uint64_t since;
 
 	if (to->used > TT_MSG_CREDIT_ALL / 2)
 		tt_progress(m->job); /* takes CREDIT */
-	if (m->state != TT_UP || !m->link->used || !tt_list_empty(&to->waiting) || !has_credit(to, len))
+	if (m->state != TT_UP || !m->link->used || !tt_list_empty(&to->waiting) ||
+	    !has_credit(to, len, pinned))
 		return false;
 	since = tt_stats_start(m->job);
 	tt_operation_note(m->job, "send");
@@ -318,7 +329,7 @@ static int send_to(struct tutti *g, struct tt_member *m, int tag, void *memory, 
 	tutti_op stack;
 	int err = tt_msg_fault(g, m);
 
-	if (!op && !err && to && send_at_once(to, slot, tt_msg_group(g), tag, memory, len)) {
+	if (!op && !err && to && send_at_once(to, slot, tt_msg_group(g), tag, memory, len, pinned)) {
 		tt_unlock(job);
 		return 0;
 	}
@@ -355,15 +366,15 @@ int tutti_send(tutti *group, int rank, int tag, const void *memory, size_t bytes
 	if (rank == -1)
 		return tt_fail(-EINVAL, "send: rank -1 must be from 0 to %d", tt_group_count(group) - 1);
 	bool own = tt_group_to_job(group, rank) == job->rank;
-	if ((err = tt_begin_pinned(job, &group->handle.users, memory, bytes > TT_MSG_SHORT && !own ? bytes : 0,
-	                           TT_PIN_RECEIVE, &pinned)))
+	if ((err = tt_begin_pinned(job, &group->handle.users, memory, bytes,
+	                           bytes > TT_MSG_SHORT && !own ? TT_PIN_RECEIVE : TT_PIN_DEVICE, &pinned)))
 		return err;
 	if ((err = tt_msg_find("send", group, rank, &m))) {
 		tt_unpin(job, pinned);
 		tt_unlock(job);
 		return err;
 	}
-	return own ? send_own(group, m, tag, from, bytes, op) : send_to(group, m, tag, from, bytes, pinned, op);
+	return own ? send_own(group, m, tag, from, bytes, pinned, op) : send_to(group, m, tag, from, bytes, pinned, op);
 }
 
 /* ---- events ---- */

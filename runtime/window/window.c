@@ -8,11 +8,14 @@
  * The key is on loan (member/loan.c): closing a window takes it back from each rank that was answered, and waits until
  * none uses it.
  *
+ * Memory of a device is never touched here: the room runtime/device/ moves its bytes, also within this process.
+ *
  * A notify value is the receiver's: 0, 11 bits of window index, 12 bits of slot.
  *
  * Calls name ranks by the numbering of the group that the window was opened with. They are the job's from check_call()
  * on.
  */
+#include "device/device.h"
 #include "engine/engine.h"
 #include "member/member.h"
 #include "operation/operation.h"
@@ -74,7 +77,7 @@ struct tutti_window {
 	char *base;
 	size_t bytes;
 	uint32_t index, generation;
-	struct tt_pinned *pinned;    /* the memory; NULL: no net pins */
+	struct tt_pinned *pinned;    /* the memory; NULL: no net pins, and it is the host's */
 	struct tt_region *regions[TT_NETS];
 	struct remote *remotes;     /* one a rank */
 	int lent;                   /* keys that were recalled and are still held */
@@ -259,7 +262,9 @@ static bool fits(const struct remote *r, size_t offset, size_t len)
 static void post_operation(struct tt_operation *q, struct remote *r)
 {
 	q->post.op.key = &r->key;
-	q->post.reads = q->post.op.kind == TT_PUT ? NULL : &r->reads;
+	q->post.reads = &r->reads;
+	if (q->post.op.kind == TT_PUT && !tt_post_is_device(&q->post) && !tt_key_is_staged(&r->key))
+		q->post.reads = NULL;
 	if (q->post.op.flags & TT_NOTIFY)
 		q->post.op.notify |= r->index << 12;
 	if (!fits(r, q->post.op.offset, q->post.op.len)) {
@@ -309,6 +314,7 @@ static bool take_recall(struct tt_member *from, struct tt_pack *p, uint32_t numb
 		return true;
 	struct remote *r = &w->remotes[from->rank];
 	r->state = CLOSED;
+	tt_device_recalled(from, &r->key, NULL);
 	if (r->reads.under_way)
 		r->reads.recall = number;
 	return !r->reads.under_way;
@@ -341,6 +347,8 @@ static void give_up(struct tt_operation *q, int err)
 			w->remotes[q->rank].state = UNKNOWN; /* a later use asks again */
 	} else if (q->post.member && tt_post_withdraw(q->post.member, is_post, &q->post)) {
 		tt_operation_end(q, err);
+	} else {
+		tt_device_give_up(q->job, &q->post, err);
 	}
 }
 
@@ -396,15 +404,16 @@ static int choose_index(struct tt_job *job, uint32_t *index)
 	return tt_fail(-EMFILE, "%d windows are open: close some", TT_WINDOWS - 1);
 }
 
+static bool is_on_device(const struct tutti_window *w) { return w->pinned && w->pinned->mem.gpu >= 0; }
+
 static int register_everywhere(struct tutti_window *w)
 {
-	struct tt_mem mem = tt_mem_of(w->base, w->bytes);
+	struct tt_mem mem = is_on_device(w) ? w->pinned->mem : tt_mem_of(w->base, w->bytes);
 	struct tt_engine *e = &w->job->engine;
 	int err = 0;
 
 	for (int i = 0; !err && w->bytes && i < e->count; i++)
-		err = e->nets[i]->transport->reg(e->nets[i], &mem, 1, tt_pinned_on(w->pinned, e->nets[i]),
-		                                 &w->regions[i]);
+		err = tt_device_reg(e->nets[i], &mem, w->pinned, false, &w->regions[i]);
 	return err;
 }
 
@@ -461,8 +470,7 @@ static void recall(struct tutti_window *w)
 static void clear_window(struct tutti_window *w)
 {
 	for (int i = 0; i < TT_NETS; i++)
-		if (w->regions[i])
-			w->regions[i]->net->transport->dereg(w->regions[i]);
+		tt_device_dereg(w->regions[i]);
 	for (int i = 0; w->slots && i < TT_SLOTS; i++)
 		free(w->slots[i]);
 	free(w->slots);
@@ -558,7 +566,13 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		free(epochs);
 		return err;
 	}
-	if (!(err = tt_window_open(job, name, base, bytes, pinned, out)))
+	if (pinned && pinned->mem.gpu >= 0 && !pinned->range.ours)
+		err = tt_fail(-ENOTSUP, "window \"%s\": its memory of GPU %d is not tutti_alloc's, and other ranks "
+		              "cannot map it: allocate it with tutti_alloc(job, bytes, %d, &memory)", name ? name : "",
+		              pinned->mem.gpu, pinned->mem.gpu);
+	else
+		err = tt_window_open(job, name, base, bytes, pinned, out);
+	if (!err)
 		hold(*out, at, ranks, epochs);
 	tt_unlock(job);
 	if (err) {
@@ -730,6 +744,7 @@ struct call { /* the arguments of put, get, add and put with notify */
 	size_t bytes;
 	int slot;                   /* -1: no notify */
 	uint64_t value, *old;
+	bool device;                /* the memory is a device's */
 	struct tt_pinned *pinned;
 };
 
@@ -783,7 +798,7 @@ static char *mapped_at(struct remote *r, struct tt_peer *peer)
 	uint32_t now = r->window->members->hangups + 1;
 
 	if (r->hangups != now)
-		r->at = peer->net->transport->map(peer, &r->key, 0);
+		r->at = tt_key_is_staged(&r->key) ? NULL : peer->net->transport->map(peer, &r->key, 0);
 	r->hangups = now;
 	return r->at;
 }
@@ -828,7 +843,8 @@ static bool act_there(struct remote *r, const struct call *c)
 	uint64_t since;
 	char *at;
 
-	if (c->kind == TT_ADD || c->bytes > AT_ONCE || r->state != KNOWN || m->state != TT_UP)
+	if (c->kind == TT_ADD || c->bytes > AT_ONCE || r->state != KNOWN || m->state != TT_UP ||
+	    (m->staged && c->slot >= 0))
 		return false;
 	struct tt_peer *peer = m->link->peer;
 	if (c->offset > r->key.len || c->bytes > r->key.len - c->offset || !(at = mapped_at(r, peer)) ||
@@ -850,6 +866,8 @@ static void finish(struct tt_post *p, int err)
 
 	if (!err && q->old)
 		*q->old = p->op.operand;
+	if (err)
+		q->why = tt_device_why(q->job);
 	tt_operation_end(q, err);
 }
 
@@ -879,6 +897,9 @@ static int explain(const struct tt_operation *r)
 		               tt_member_label(m).text, name);
 	if (r->err == -ESTALE)
 		return say_closed(r->what, m, name);
+	if (r->err == -ENOTSUP && r->post.op.kind == TT_ADD)
+		return tt_fail(r->err, "%s: the window \"%s\" of %s is memory of a GPU: keep counters in host memory",
+		               r->what, name, tt_member_label(m).text);
 	if (r->err == -ECANCELED)
 		return tt_fail(r->err, "%s: given up before %s had opened a window of that name", r->what,
 		               tt_member_label(m).text);
@@ -907,6 +928,37 @@ static void fill(struct tt_operation *q, struct tutti_window *w, const struct ca
 	op->len = c->bytes;
 	op->offset = c->offset;
 	op->operand = c->value;
+}
+
+static void finish_here(struct tt_post *p, int err)
+{
+	struct tt_operation *q = tt_container_of(p, struct tt_operation, post);
+
+	if (!err && p->op.flags & TT_NOTIFY)
+		count_notify(q->of, q->job->rank, p->op.notify);
+	finish(p, err);
+}
+
+/* In this rank's own window, where the window or the caller's memory is a device's. The operation ends later. */
+static int copy_here(struct tutti_window *w, const struct call *c, struct tt_operation *q)
+{
+	struct tt_device_end window = { w->base + c->offset, is_on_device(w) ? w->pinned : NULL };
+	struct tt_device_end local = { c->local, c->pinned };
+	bool put = c->kind == TT_PUT;
+	int err = out_of_range(w, c, w->bytes);
+
+	if (!err && c->kind == TT_ADD)
+		err = tt_fail(-ENOTSUP, "%s: the window \"%s\" is memory of GPU %d: keep counters in host memory",
+		              c->what, w->name, w->pinned->mem.gpu);
+	if (err || !c->bytes) {
+		if (!err && c->slot >= 0)
+			count_notify(w, w->job->rank, (uint32_t)c->slot);
+		tt_operation_end(q, err);
+		return err;
+	}
+	q->post.done = finish_here;
+	tt_device_copy(w->job, &q->post, put ? window : local, put ? local : window, c->bytes);
+	return 0;
 }
 
 /* Once the owner has answered, the range is checked before anything is sent. */
@@ -995,6 +1047,8 @@ static bool goes_unpinned(struct tutti_window *w, const struct call *c)
 
 static bool needs_pin(struct tutti_window *w, const struct call *c)
 {
+	if (c->device)
+		return true;
 	return c->kind != TT_ADD && c->bytes > tt_job_of(w)->engine.look_above && !goes_unpinned(w, c);
 }
 
@@ -1006,21 +1060,31 @@ static int pin_and_lock(struct tutti_window *w, struct call *c)
 	return tt_begin_pinned(w->job, &w->handle.users, c->local, c->bytes, TT_PIN_READ, &c->pinned);
 }
 
+static int find_device(struct call *c)
+{
+	int device = c->kind == TT_ADD ? 0 : tt_is_device(c->local, c->bytes);
+
+	c->device = device > 0;
+	return device < 0 ? device : 0;
+}
+
 static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 {
 	struct tt_job *job = tt_job_of(w);
 	tutti_op stack;
 	int err;
 
-	if ((err = tt_operation_may_begin(job, op)) || (err = check_call(w, c)))
+	if ((err = tt_operation_may_begin(job, op)) || (err = check_call(w, c)) || (err = find_device(c)))
 		return err;
-	if (!op && c->rank != job->rank && act_at_once(job, w, c))
+	if (!op && c->rank != job->rank && !c->device && act_at_once(job, w, c))
 		return 0;
 	if ((err = pin_and_lock(w, c)))
 		return err;
 	struct tt_operation *q = tt_operation_begin(job, op, &stack, c->what, c->rank);
 	fill(q, w, c);
-	if (c->rank == job->rank) {
+	if (c->rank == job->rank && (c->device || is_on_device(w))) {
+		err = copy_here(w, c, q);
+	} else if (c->rank == job->rank) {
 		err = act_here(w, c);
 		tt_operation_end(q, err);
 	} else {
@@ -1102,12 +1166,12 @@ void *tutti_window_map(tutti_window *w, int rank)
 	if (tt_usable(job) || find_rank(w, "map", &rank))
 		return NULL;
 	if (rank == job->rank)
-		return w->base;
+		return is_on_device(w) ? NULL : w->base;
 	if (tt_begin(job))
 		return NULL;
 	struct tt_member *m = tt_member(job, rank);
 	struct remote *r = &w->remotes[rank];
-	if (m->state == TT_UP && r->state == KNOWN && tt_member_net(m)->transport->map)
+	if (m->state == TT_UP && r->state == KNOWN && !tt_key_is_staged(&r->key) && tt_member_net(m)->transport->map)
 		p = tt_member_net(m)->transport->map(m->link->peer, &r->key, 1);
 	tt_unlock(job);
 	return p;
@@ -1148,6 +1212,7 @@ const struct tt_module tt_window_module = {
 	.close = close_windows,
 	.messages = messages,
 	.message_count = TT_COUNT(messages),
+	.passing = TT_COUNT(messages),
 	.notify_first = 0,
 	.notify_last = TT_WINDOWS * TT_SLOTS - 1,
 	.notify = take_notify,

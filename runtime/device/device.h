@@ -1,0 +1,36 @@
+/* device.h - memory of devices on its way: to a host, from a host, and to another device
+ *
+ * An op is moved by this room where a device's memory stands at one end and the net does not take it: the bytes go in
+ * pieces, through chunks of pinned host memory. docs/design.md, Device memory, has the picture. A caller posts such an
+ * op as any other, with tt_post(). */
+#ifndef TT_DEVICE_H
+#define TT_DEVICE_H
+#include "member/member.h"
+
+enum { TT_DEVICE_SLOT = 7 };
+extern const struct tt_module tt_device_module;
+
+/* Registers memory for remote use; a device's, too, which only this room can read where the net does not take it.
+ * pinned: what holds the memory; a device's always has it. fenced: others read the memory as the caller's stream leaves
+ * it, so they wait for that. */
+int tt_device_reg(struct tt_net *, const struct tt_mem *, struct tt_pinned *pinned, bool fenced, struct tt_region **);
+/* Nothing reads or writes the memory afterwards: waits for copies that have been started, some microseconds long. */
+void tt_device_dereg(struct tt_region *); /* NULL is allowed */
+
+struct tt_device_end { /* of a copy within this process */
+	void *at;
+	struct tt_pinned *pinned; /* of a device's memory; NULL: the memory is the host's */
+};
+/* Copies len bytes, of which one end at least is a device's. p->done(p, err) follows, from a later turn; the rest of *p
+ * is not looked at. */
+void tt_device_copy(struct tt_job *, struct tt_post *p, struct tt_device_end to, struct tt_device_end from,
+                    size_t len);
+
+/* Ends an op that waits here, with err, soon. False: it is not here, or moves already. */
+bool tt_device_give_up(struct tt_job *, struct tt_post *, int err);
+/* The owner takes back the memory of that key: ends with -ESTALE what waits here and would use it. why: the sentence,
+ * or NULL. */
+void tt_device_recalled(struct tt_member *owner, const struct tt_key *, const char *why);
+/* In a done() with an error: the sentence behind it, which the job keeps; NULL: there is none. */
+const char *tt_device_why(const struct tt_job *);
+#endif

@@ -1,0 +1,178 @@
+/* device_private.h - what the files of this room share
+ *
+ *      asker                                                owner of device memory
+ *      GET:  GIVE {id, region, offset, length}    -->       lifts pieces into its chunks
+ *                          <-- READY {id, piece, key, at}
+ *            reads the chunk, lands the bytes
+ *            FREE {id, piece}                     -->       lifts the next piece
+ *
+ *      PUT:  TAKE {id, region, offset, length}    -->
+ *            READY {id, piece, key, at}           -->       reads the chunk, lands the bytes
+ *                          <-- FREE {id, piece}
+ *                          <-- END {id, 0}                  all bytes have landed
+ *
+ * Either side says END {id, errno, sentence} where it cannot go on. */
+#ifndef TT_DEVICE_PRIVATE_H
+#define TT_DEVICE_PRIVATE_H
+#include "device/device.h"
+#include "engine/engine.h"
+
+enum { TT_GIVE = 49, TT_TAKE, TT_READY, TT_FREE, TT_END }; /* types of messages */
+enum {
+	TT_CHUNK = 1 << 20,
+	TT_GIVE_CHUNKS = 16, /* for pieces that another rank is to fetch */
+	TT_TAKE_CHUNKS = 8,  /* for pieces that come here. They wait for no other rank's chunk: no circle */
+	TT_PIECES = 4,       /* of one transfer, at a time */
+	TT_ASKED = 64,       /* transfers that one rank may have asked another one for */
+};
+
+enum tt_side_kind {
+	TT_SIDE_HOST,   /* memory of this process */
+	TT_SIDE_DEVICE, /* memory of a device of this process */
+	TT_SIDE_KEY,    /* memory of the other rank that its net reaches */
+	TT_SIDE_PEER,   /* memory of the other rank that only its room reaches */
+};
+struct tt_side { /* where bytes come from, or go to */
+	enum tt_side_kind kind;
+	char *at;
+	int gpu;
+	struct tt_gpu_fence *fence;
+	const struct tt_key *key;
+	uint64_t offset;            /* in the key's memory */
+};
+
+struct tt_ready { /* a piece that lies in a chunk of the other rank */
+	uint32_t number;
+	struct tt_key key;
+	uint64_t at;
+};
+
+enum tt_step { TT_STEP_NONE, TT_STEP_FILL, TT_STEP_FULL, TT_STEP_DRAIN };
+struct tt_piece {
+	struct tt_transfer *of;
+	enum tt_step step;
+	struct tt_ready ready;      /* its number; and where it lies, if the other rank gives it */
+	size_t offset, len;
+	int chunk;                  /* -1: none, it goes straight to its place */
+	struct tt_gpu_queue *queue; /* in which a copy is under way ... */
+	uint64_t mark;              /* ... up to this mark; NULL: none is */
+	bool posted;                /* an op of this piece is under way */
+	bool awaited;               /* the other rank is to fetch it */
+	struct tt_post post;
+};
+
+struct tt_transfer {
+	struct tt_list link;        /* in tt_devices.moving, .ending, or in tt_device_peer.landed */
+	struct tt_list put;         /* in tt_device_peer.puts */
+	struct tt_job *job;
+	struct tt_member *member;   /* the other rank; NULL: within this process */
+	struct tt_post *post;       /* the op; NULL: the other rank has asked */
+	struct tt_post notify;      /* of a PUT: follows the bytes */
+	uint32_t id;                /* the asker's */
+	uint64_t seq;               /* of a PUT: its place among those to the member */
+	struct tt_side from, to;
+	size_t len, unit;           /* unit: bytes of a piece */
+	size_t begun, moved;        /* bytes */
+	struct tt_region *region;   /* of the owner, if the other rank has asked */
+	bool started;
+	bool told;                  /* the other rank knows that it ends, or has ended */
+	bool direct;                /* no chunk is needed: bytes go straight to their place */
+	int err;                    /* what it ends with, once nothing of it is under way ... */
+	const char *why;            /* ... and the sentence, which the job keeps; NULL: none */
+	struct tt_piece pieces[TT_PIECES];
+	struct tt_ready ready[TT_PIECES]; /* pieces that wait for a chunk here */
+	int readies;
+};
+
+struct tt_staged { /* a region that no net knows */
+	struct tt_region base;
+	struct tt_list link;        /* in tt_devices.regions */
+	uint32_t id;
+	struct tt_gpu_fence *fence;
+};
+
+struct tt_device_peer { /* a member's own */
+	struct tt_list puts;        /* transfers of PUTs to it whose bytes have not landed, in the order of the posts */
+	struct tt_list landed;      /* those whose notify waits for its turn */
+	struct tt_op_queue held;    /* posts; op.priv[0]: behind the PUT of that seq */
+	uint64_t seq;               /* of the last PUT */
+	int asked;                  /* transfers that this rank has asked it for, and that run */
+	int served;                 /* ... and it this rank */
+};
+
+struct tt_devices { /* the room's own struct in a job */
+	struct tt_list moving;
+	struct tt_list ending;      /* nothing of them is under way: their ops end in this turn */
+	struct tt_list regions;
+	uint32_t ids, regions_made; /* the last numbers */
+	const char *why;            /* of the op that ends now */
+	bool fresh;                 /* something was added or has come since the last turn */
+	struct tt_timer timer;      /* for copies and fences, which wake no sleeper */
+	/* What copies need. Made by an errand, at the first use */
+	char *memory;               /* of the chunks */
+	struct tt_pinned *pinned;
+	struct tt_region *chunks[TT_NETS]; /* for remote use */
+	bool registered;            /* the driver knows the chunks */
+	uint32_t free;              /* a bit for each chunk; the first ones are those to give */
+	struct tt_gpu_queue *out[TT_GPUS], *in[TT_GPUS];
+	bool wants_chunks;
+	uint64_t wants;             /* a bit for each device whose queues are missing */
+	int unprepared;             /* why that could not be made, for those that wait; 0: it is not known */
+	const char *why_unprepared;
+};
+static inline struct tt_devices *tt_devices(const struct tt_job *job) { return job->own[TT_DEVICE_SLOT]; }
+struct tt_device_peer *tt_device_peer(struct tt_member *); /* NULL: no memory */
+
+/* ---- resources.c: chunks and queues ---- */
+
+/* Is there what a copy between host memory and the device needs? 1; 0: not yet; -errno */
+int tt_device_prepared(struct tt_job *, int gpu);
+void tt_device_prepare(struct tt_job *);        /* the module's errand */
+void tt_device_close_resources(struct tt_job *); /* waits for copies. Without the lock */
+int tt_chunk_take(struct tt_devices *, bool give); /* -1: none is free */
+void tt_chunk_give_back(struct tt_devices *, int chunk);
+static inline char *tt_chunk_at(const struct tt_devices *d, int chunk) { return d->memory + (size_t)chunk * TT_CHUNK; }
+
+/* ---- region.c ---- */
+
+struct tt_staged *tt_staged_find(const struct tt_job *, uint32_t id); /* NULL: taken back, or there never was one */
+uint32_t tt_staged_id(const struct tt_key *);
+
+/* ---- transfer.c ---- */
+
+/* The sides are filled in, and it is in the list `moving`. NULL: no memory */
+struct tt_transfer *tt_transfer_new(struct tt_job *, struct tt_member *, const struct tt_side *to,
+                                    const struct tt_side *from, size_t len);
+void tt_transfer_fail(struct tt_transfer *, int err, const char *why); /* why: the sentence, or NULL */
+int tt_transfer_advance(struct tt_transfer *); /* as far as it goes. Returns how much has happened */
+bool tt_transfer_waits(const struct tt_transfer *); /* for a copy of a device: nothing wakes a sleeper then */
+/* None of its copies runs any more: waits for them. It ends with err. */
+void tt_transfer_stop(struct tt_transfer *, int err);
+static inline bool tt_transfer_has_peer(const struct tt_transfer *t)
+{
+	return t->from.kind == TT_SIDE_PEER || t->to.kind == TT_SIDE_PEER;
+}
+
+/* ---- serve.c: what the two rooms of a transfer say to each other ---- */
+
+/* Asks the owner to begin. With the pieces, and at its end, each side says: */
+void tt_say_begin(struct tt_transfer *);
+void tt_say_ready(struct tt_piece *);
+void tt_say_free(struct tt_piece *);
+void tt_say_end(struct tt_transfer *);
+void tt_device_take_give(struct tt_member *, struct tt_pack *); /* messages */
+void tt_device_take_take(struct tt_member *, struct tt_pack *);
+void tt_device_take_ready(struct tt_member *, struct tt_pack *);
+void tt_device_take_free(struct tt_member *, struct tt_pack *);
+void tt_device_take_end(struct tt_member *, struct tt_pack *);
+
+/* ---- order.c: NOTIFYs and SENDs behind PUTs ---- */
+
+void tt_order_begin(struct tt_transfer *);        /* of a PUT */
+void tt_order_landed(struct tt_transfer *);       /* its bytes have; or it has failed */
+bool tt_order_is_next(const struct tt_transfer *); /* all PUTs before it have landed, or it is none */
+void tt_order_hold(struct tt_member *, struct tt_post *);
+/* Ends with err what is held for the member and uses this key; NULL: all. */
+void tt_order_fail(struct tt_member *, const struct tt_key *, int err);
+bool tt_order_withdraw(struct tt_member *, struct tt_post *);
+#endif

@@ -1,0 +1,86 @@
+/* memory.h - memory of devices for tests of the runtime over the fake libcuda, and patterns in it
+ *
+ * In a simulated world the devices work when they are looked at, so a seed repeats the run. */
+#ifndef TESTS_DEVICE_MEMORY_H
+#define TESTS_DEVICE_MEMORY_H
+#include "tests/gpu/watch.h"
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/ranks.h"
+
+int __real_tt_gpu_reached(struct tt_gpu_queue *, uint64_t mark);
+int __real_tt_gpu_fence_passed(struct tt_gpu_fence *);
+int __wrap_tt_gpu_reached(struct tt_gpu_queue *, uint64_t mark);
+int __wrap_tt_gpu_fence_passed(struct tt_gpu_fence *);
+
+int __wrap_tt_gpu_reached(struct tt_gpu_queue *q, uint64_t mark)
+{
+	if (tt_world)
+		fake_cuda_run(2);
+	return __real_tt_gpu_reached(q, mark);
+}
+
+int __wrap_tt_gpu_fence_passed(struct tt_gpu_fence *f)
+{
+	if (tt_world)
+		fake_cuda_run(1);
+	return __real_tt_gpu_fence_passed(f);
+}
+
+static inline char pattern(int seed, size_t i) { return (char)(seed * 31 + (int)(i * 7 + i / 251)); }
+
+/* The memory is a device's, or the host's. */
+static inline char *bytes_of(void *memory)
+{
+	char *bytes = fake_cuda_bytes(memory);
+
+	return bytes ? bytes : memory;
+}
+
+static inline void paint(void *memory, size_t len, int seed)
+{
+	char *bytes = bytes_of(memory);
+
+	for (size_t i = 0; i < len; i++)
+		bytes[i] = pattern(seed, i);
+}
+
+static inline bool is_painted(void *memory, size_t len, int seed)
+{
+	const char *bytes = bytes_of(memory);
+
+	for (size_t i = 0; i < len; i++)
+		if (bytes[i] != pattern(seed, i))
+			return false;
+	return true;
+}
+
+static inline void *take(tutti *job, size_t bytes, int gpu)
+{
+	void *memory = NULL;
+
+	CHECK(tutti_alloc(job, bytes, gpu, &memory) == 0);
+	return memory;
+}
+
+/* On sim with some seeds, tcp and shm. */
+static inline void run_everywhere(int size, int timeout_ms, void (*program)(tutti *))
+{
+	struct ranks run = { .size = size, .wire = "sim", .timeout_ms = timeout_ms, .program = program };
+
+	fake_cuda_thread(false);
+	for (run.seed = 0; run.seed < 6; run.seed++) {
+		fake_cuda_seed(run.seed);
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+	fake_cuda_thread(true);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
+/* After each test: nothing of the driver is left. */
+static inline void expect_nothing_left(void)
+{
+	tt_gpu_close();
+	CU_ASSERT_EQUAL(fake_cuda_left(), 0);
+	fake_cuda_list_left();
+}
+#endif
