@@ -1,0 +1,482 @@
+/* device.c - what tests/gpu/device.sh runs on a machine with a GPU: device PART [BYTES [SECONDS]]
+ *
+ * Each finding is a line of JSON. Exit status: 0; 1: something is wrong; 77: no GPU here. BYTES is the size of large
+ * copies, SECONDS how long `right` and `torn` go on. The parts `ranks` and `torn` need `tutti run -n 2`. */
+#include "gpu/gpu_private.h"
+#include "kernel/kernel.h"
+#include "tests/kernel/formats.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { NO_GPU = 77, ROUNDS = 1000, ROOM = 1 << 20 };
+
+static const char *part;
+static size_t large = 64 << 20;
+static double seconds = 10;
+static int wrong; /* findings that are not as they must be */
+static struct tt_random dice;
+
+/* ---- findings ---- */
+
+static void note(const char *what, double value, const char *unit)
+{
+	printf("{\"part\": \"%s\", \"what\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"}\n", part, what, value, unit);
+	fflush(stdout);
+}
+
+static void note_text(const char *what, const char *text)
+{
+	printf("{\"part\": \"%s\", \"what\": \"%s\", \"value\": \"", part, what);
+	for (; *text; text++)
+		putchar(*text == '"' || *text == '\\' || (unsigned char)*text < ' ' ? '\'' : *text);
+	printf("\"}\n");
+	fflush(stdout);
+}
+
+/* A value that must be `right`. */
+static void must(const char *what, double value, double right)
+{
+	note(what, value, value == right ? "as it must be" : "WRONG");
+	wrong += value != right;
+}
+
+static void check(int err)
+{
+	if (err >= 0)
+		return;
+	note_text("failed", tutti_why());
+	exit(err == -ENODEV && !strcmp(part, "facts") ? NO_GPU : 1);
+}
+
+static double now(void) { return (double)tt_now() * 1e-9; }
+
+/* ---- a GPU and its queue ---- */
+
+static struct tt_gpu_queue *open_queue(void)
+{
+	struct tt_gpu_queue *q;
+
+	check(tt_gpu_queue_open(0, &q));
+	return q;
+}
+
+static void finish(struct tt_gpu_queue *q)
+{
+	const uint64_t mark = tt_gpu_mark(q), end = tt_now() + 60000 * TT_MS;
+	int done;
+
+	while (!(done = tt_gpu_reached(q, mark)))
+		if (tt_now() > end)
+			check(tt_fail(-ETIMEDOUT, "the GPU has not finished a copy or a kernel within 60 s"));
+	check(done);
+}
+
+static void copy(struct tt_gpu_queue *q, void *to, const void *from, size_t n)
+{
+	check(tt_gpu_copy(q, to, from, n));
+	finish(q);
+}
+
+static void *device_memory(size_t bytes)
+{
+	void *at;
+
+	check(tt_gpu_alloc(0, bytes, &at));
+	return at;
+}
+
+static void *pinned(size_t bytes)
+{
+	void *at = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+
+	if (!at)
+		check(tt_fail(-ENOMEM, "no memory for %zu bytes", bytes));
+	memset(at, 0, bytes);
+	check(tt_gpu_register(at, bytes));
+	return at;
+}
+
+static void unpin(void *at)
+{
+	tt_gpu_unregister(at);
+	free(at);
+}
+
+/* ---- facts ---- */
+
+static void describe(int device)
+{
+	struct tt_gpu_facts f;
+	char uuid[2 * TT_GPU_UUID + 1];
+
+	check(tt_gpu_facts(device, &f));
+	for (int i = 0; i < TT_GPU_UUID; i++)
+		snprintf(uuid + 2 * i, 3, "%02x", f.uuid[i]);
+	note_text("name", f.name);
+	note_text("UUID", uuid);
+	note("memory", (double)f.memory, "bytes");
+	note("NUMA node", f.numa, "");
+	note("MIG", f.mig, "");
+	note("memory is exported as a descriptor", f.vmm_fd, "");
+	note("dma-buf", f.dma_buf, "");
+	note("RDMA of exported memory", f.rdma, "");
+	note("writes of others need no flush from", f.flush, "");
+	for (int peer = 0; peer < tt_gpu_count(); peer++)
+		if (peer != device)
+			note("reads another device in place", tt_gpu_can_reach(device, peer), "");
+}
+
+static void find_facts(void)
+{
+	int version = 0;
+
+	if (!tt_gpu_count())
+		check(tt_fail(-ENODEV, "%s", tt_gpu_why_not()));
+	note("devices", tt_gpu_count(), "");
+	check(TT_CU(-1, cuDriverGetVersion, &version));
+	note("driver interface", version, "");
+	for (int i = 0; i < tt_gpu_count(); i++)
+		describe(i);
+}
+
+/* ---- times ---- */
+
+#define TIME(what, unit, scale, rounds, ...) \
+	do { \
+		double begun = now(); \
+		for (int i = 0; i < (rounds); i++) { \
+			__VA_ARGS__; \
+		} \
+		note(what, (now() - begun) / (rounds) * (scale), unit); \
+	} while (0)
+
+static void take_times(void)
+{
+	struct tt_gpu_queue *q;
+	struct tt_gpu_range range;
+	struct tt_gpu_fence *fence;
+	void *at, *host;
+
+	TIME("first queue, with the context", "ms", 1e3, 1, q = open_queue());
+	TIME("load of the kernels", "ms", 1e3, 1, check(tt_gpu_kernels(0)));
+	TIME("tutti_alloc of a GPU's memory", "ms", 1e3, 1, at = device_memory(large));
+	TIME("register host memory", "ms", 1e3, 1, host = pinned(large));
+	TIME("look whether CUDA is here", "ns", 1e9, ROUNDS, tt_gpu_look());
+	TIME("kind of a pointer of the host", "ns", 1e9, ROUNDS, check(tt_gpu_find(&range, 1, &range)));
+	TIME("kind of a pointer of the GPU", "ns", 1e9, ROUNDS, check(tt_gpu_find(at, 1, &range)));
+	TIME("fence: note, look, give back", "us", 1e6, ROUNDS, check(tt_gpu_fence_note(0, NULL, &fence));
+	     check(tt_gpu_fence_passed(fence)); tt_gpu_fence_free(fence));
+	TIME("copy of 8 bytes to the host, with its end", "us", 1e6, ROUNDS, copy(q, host, at, 8));
+	TIME("copy of 8 bytes to the GPU, with its end", "us", 1e6, ROUNDS, copy(q, at, host, 8));
+	TIME("kernel of one element, with its end", "us", 1e6, ROUNDS, check(tt_gpu_scale(q, at, 1, TUTTI_F32, 1));
+	     finish(q));
+	TIME("is the device well?", "us", 1e6, ROUNDS, check(tt_gpu_check(0)));
+	unpin(host);
+	tt_gpu_free(at);
+	tt_gpu_queue_close(q);
+}
+
+/* ---- right: the bits of the processor's kernels ---- */
+
+static void fill(char *at, size_t count, tutti_type type)
+{
+	for (size_t i = 0; i < count; i++) {
+		uint64_t bits = tt_random_next(&dice);
+		if (!is_integer(type) && bits % 2)
+			bits = nearest((long double)(1 + bits / 2 % 1000) / 300, type);
+		set_element(at, i, type, bits);
+	}
+}
+
+struct right {
+	struct tt_gpu_queue *q;
+	char *gpu[2], *host[2], *back; /* of ROOM bytes each */
+};
+
+static bool blend_is_right(struct right *r, tutti_type type, size_t at, size_t from, size_t count)
+{
+	for (int i = 0; i < 2; i++) {
+		fill(r->host[i] + (i ? from : at), count, type);
+		check(tt_gpu_copy(r->q, r->gpu[i], r->host[i], ROOM));
+	}
+	check(tt_gpu_blend(r->q, r->gpu[0] + at, 0.3, r->gpu[0] + at, 0.7, r->gpu[1] + from, count, type));
+	copy(r->q, r->back, r->gpu[0], ROOM);
+	tt_blend(r->host[0] + at, 0.3, r->host[0] + at, 0.7, r->host[1] + from, count, type);
+	return !memcmp(r->back, r->host[0], ROOM);
+}
+
+static bool scale_is_right(struct right *r, tutti_type type, size_t at, size_t count)
+{
+	fill(r->host[0] + at, count, type);
+	check(tt_gpu_copy(r->q, r->gpu[0], r->host[0], ROOM));
+	check(tt_gpu_scale(r->q, r->gpu[0] + at, count, type, 3));
+	copy(r->q, r->back, r->gpu[0], ROOM);
+	tt_scale(r->host[0] + at, count, type, 3);
+	return !memcmp(r->back, r->host[0], ROOM);
+}
+
+static void compare_bits(void)
+{
+	struct right r = { .q = open_queue(), .back = pinned(ROOM) };
+	double end = now() + seconds, runs = 0, differ = 0;
+
+	check(tt_gpu_kernels(0));
+	for (int i = 0; i < 2; i++) {
+		r.gpu[i] = device_memory(ROOM);
+		r.host[i] = pinned(ROOM);
+	}
+	for (int type = 0; now() < end || runs < 16; type = (type + 1) % TUTTI_BOOL, runs++) {
+		size_t at = tt_random_below(&dice, 17), from = tt_random_below(&dice, 3) ? at : tt_random_below(&dice, 17);
+		size_t most = tt_random_below(&dice, 4) ? 1000 : (ROOM - 64) / tt_type_size((tutti_type)type);
+		size_t count = tt_random_below(&dice, most + 1);
+		if (tt_type_is_float((tutti_type)type))
+			differ += !blend_is_right(&r, (tutti_type)type, at, from, count);
+		differ += !scale_is_right(&r, (tutti_type)type, at, count);
+	}
+	note("vectors of all types compared", runs, "");
+	must("of these differ from the processor's", differ, 0);
+	for (int i = 0; i < 2; i++) {
+		tt_gpu_free(r.gpu[i]);
+		unpin(r.host[i]);
+	}
+	unpin(r.back);
+	tt_gpu_queue_close(r.q);
+}
+
+/* ---- order: a fence holds a queue back ---- */
+
+/* The "program's" stream copies large memory and then a new number behind it; our queue fetches the number. */
+static double stale(struct tt_gpu_queue *program, struct tt_gpu_queue *ours, char *gpu, uint64_t *host, bool fenced)
+{
+	struct tt_gpu_fence *fence = NULL;
+	double found = 0;
+
+	for (uint64_t n = 1; n <= 50; n++) {
+		host[0] = n;
+		check(tt_gpu_copy(program, gpu + large, gpu, large));
+		check(tt_gpu_copy(program, gpu, host, sizeof *host));
+		if (fenced) {
+			check(tt_gpu_fence_note(0, program->stream, &fence));
+			check(tt_gpu_after(ours, fence));
+		}
+		copy(ours, host + 1, gpu, sizeof *host);
+		found += host[1] != n;
+		finish(program);
+		tt_gpu_fence_free(fence);
+		fence = NULL;
+	}
+	return found;
+}
+
+static void look_at_order(void)
+{
+	struct tt_gpu_queue *program = open_queue(), *ours = open_queue();
+	char *gpu = device_memory(2 * large);
+	uint64_t *host = pinned(4096);
+
+	must("stale reads behind a fence", stale(program, ours, gpu, host, true), 0);
+	note("stale reads without one (not 0, else the test shows nothing)", stale(program, ours, gpu, host, false), "");
+	unpin(host);
+	tt_gpu_free(gpu);
+	tt_gpu_queue_close(ours);
+	tt_gpu_queue_close(program);
+}
+
+/* ---- ipc: another process maps the memory ---- */
+
+static void send_fd(int socket, int fd, size_t len)
+{
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = { .head = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS } };
+	struct iovec one = { &len, sizeof len };
+	struct msghdr m = { .msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+
+	memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+	if (sendmsg(socket, &m, 0) != sizeof len)
+		check(tt_fail(-errno, "cannot send a descriptor: %s", strerror(errno)));
+}
+
+static int receive_fd(int socket, size_t *len)
+{
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec one = { len, sizeof *len };
+	struct msghdr m = { .msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	int fd;
+
+	if (recvmsg(socket, &m, 0) != sizeof *len)
+		check(tt_fail(-EIO, "no descriptor came"));
+	memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
+	return fd;
+}
+
+/* The other process: maps, reads, waits until the owner has freed, reads again. Standard input is the socket. */
+static void map_memory(void)
+{
+	struct tt_gpu_queue *q = open_queue();
+	char *host = pinned(large);
+	void *theirs;
+	char byte = 0;
+	size_t len;
+	int fd = receive_fd(0, &len);
+
+	TIME("map another process's memory", "ms", 1e3, 1, check(tt_gpu_import(0, fd, len, &theirs)));
+	copy(q, host, theirs, large);
+	must("bytes read in another process are wrong", host[0] != 7 || memcmp(host, host + 1, large - 1) != 0, 0);
+	TIME("copy out of it", "ms", 1e3, 1, copy(q, host, theirs, large));
+	if (write(0, &byte, 1) != 1 || read(0, &byte, 1) != 1)
+		check(tt_fail(-EIO, "the owner is gone"));
+	memset(host, 0, large);
+	copy(q, host, theirs, large);
+	must("bytes are wrong after the owner has freed them", host[0] != 7 || memcmp(host, host + 1, large - 1) != 0, 0);
+	tt_gpu_unimport(theirs);
+	unpin(host);
+	tt_gpu_queue_close(q);
+}
+
+static void share_memory(char **argv)
+{
+	int ends[2], fd, status = 0;
+	struct tt_gpu_queue *q;
+	struct tt_gpu_range range;
+	char *gpu, *host, byte, size[32];
+	pid_t child = -1;
+
+	snprintf(size, sizeof size, "%zu", large);
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) || (child = fork()) < 0)
+		check(tt_fail(-errno, "cannot start another process: %s", strerror(errno)));
+	if (!child) { /* before this process uses CUDA */
+		dup2(ends[1], 0);
+		execl("/proc/self/exe", argv[0], "mapping", size, (char *)NULL);
+		_exit(127);
+	}
+	close(ends[1]);
+	q = open_queue();
+	host = pinned(large);
+	gpu = device_memory(large);
+	memset(host, 7, large);
+	copy(q, gpu, host, large);
+	TIME("export", "ms", 1e3, 1, check(tt_gpu_export(gpu, &fd)));
+	check(tt_gpu_find(gpu, large, &range));
+	send_fd(ends[0], fd, range.len);
+	close(fd);
+	if (read(ends[0], &byte, 1) != 1)
+		check(tt_fail(-EIO, "the other process is gone"));
+	tt_gpu_free(gpu);
+	if (write(ends[0], &byte, 1) != 1 || waitpid(child, &status, 0) != child || status)
+		check(tt_fail(-EIO, "the other process ended with status %#x", (unsigned)status));
+	unpin(host);
+	tt_gpu_queue_close(q);
+}
+
+/* ---- torn: rank 1 fetches from memory that rank 0 changes ---- */
+
+/* The owner: stamp 0, a copy, then the new stamp. The vector is all 1s or all 2s. */
+static uint64_t change(_Atomic uint64_t *stamp, const _Atomic uint64_t *over, struct tt_gpu_queue *q, char *gpu)
+{
+	uint64_t n = 0;
+
+	while (!*over) {
+		*stamp = 0;
+		copy(q, gpu, gpu + (1 + n % 2) * large, large);
+		*stamp = ++n;
+		usleep(2000);
+	}
+	return n;
+}
+
+static void fetch(tutti_window *words, tutti_window *data, struct tt_gpu_queue *q, char *gpu, char *host)
+{
+	double end = now() + seconds, whole = 0, torn = 0, refused = 0;
+
+	while (now() < end) {
+		uint64_t before, after;
+		check(tutti_get(words, 0, 0, &before, sizeof before, NULL));
+		check(tutti_get(data, 0, 0, gpu, large, NULL));
+		check(tutti_get(words, 0, 0, &after, sizeof after, NULL));
+		copy(q, host, gpu, large);
+		bool mixed = memcmp(host, host + 1, large - 1) != 0;
+		refused += !before || before != after;
+		whole += before && before == after && !mixed;
+		torn += before && before == after && mixed;
+	}
+	note("fetches that were whole", whole, "");
+	note("fetches that the stamp refused", refused, "");
+	must("fetches that were torn", torn, 0);
+}
+
+static void look_for_tears(void)
+{
+	_Atomic uint64_t *word;
+	tutti_window *words, *data;
+	struct tt_gpu_queue *q;
+	void *gpu, *stamps;
+	char *host;
+	tutti *job;
+
+	check(tutti_join(NULL, &job));
+	check(tutti_alloc(job, 4096, -1, &stamps));
+	check(tutti_alloc(job, 3 * large, 0, &gpu));
+	word = stamps;
+	q = open_queue();
+	host = pinned(large);
+	for (int i = 1; i <= 2; i++) {
+		memset(host, i, large);
+		copy(q, (char *)gpu + (size_t)i * large, host, large);
+	}
+	check(tutti_window_open(job, "words", stamps, 4096, &words));
+	check(tutti_window_open(job, "data", gpu, 3 * large, &data));
+	check(tutti_barrier(job, NULL));
+	if (tutti_rank(job) == 1) {
+		const uint64_t over = 1;
+		fetch(words, data, q, gpu, host);
+		check(tutti_put(words, 0, sizeof over, &over, sizeof over, NULL));
+	} else {
+		note("changes meanwhile", (double)change(word, word + 1, q, gpu), "");
+	}
+	check(tutti_barrier(job, NULL));
+	tutti_window_close(data);
+	tutti_window_close(words);
+	unpin(host);
+	tt_gpu_queue_close(q);
+	tutti_free(job, gpu);
+	tutti_free(job, stamps);
+	tutti_leave(job);
+}
+
+int main(int argc, char **argv)
+{
+	const char *no = getenv("TUTTI_GPU");
+
+	part = argc > 1 ? argv[1] : "";
+	if (argc > 2)
+		large = strtoull(argv[2], NULL, 10);
+	if (argc > 3)
+		seconds = strtod(argv[3], NULL);
+	tt_random_seed(&dice, (uint64_t)getpid());
+	tt_gpu_open(no && !strcmp(no, "no") ? "no" : "yes");
+	if (!strcmp(part, "facts"))
+		find_facts();
+	else if (!strcmp(part, "times"))
+		take_times();
+	else if (!strcmp(part, "right"))
+		compare_bits();
+	else if (!strcmp(part, "order"))
+		look_at_order();
+	else if (!strcmp(part, "ipc"))
+		share_memory(argv);
+	else if (!strcmp(part, "mapping"))
+		map_memory();
+	else if (!strcmp(part, "torn"))
+		look_for_tears();
+	else
+		return fprintf(stderr, "device: no part is named \"%s\"\n", part), 2;
+	return wrong != 0;
+}
