@@ -229,7 +229,8 @@ static void compare_bits(void)
 		r.host[i] = pinned(ROOM);
 	}
 	for (int type = 0; now() < end || runs < 16; type = (type + 1) % TUTTI_BOOL, runs++) {
-		size_t at = tt_random_below(&dice, 17), from = tt_random_below(&dice, 3) ? at : tt_random_below(&dice, 17);
+		size_t at = tt_random_below(&dice, 17);
+		size_t from = tt_random_below(&dice, 3) ? at : tt_random_below(&dice, 17);
 		size_t most = tt_random_below(&dice, 4) ? 1000 : (ROOM - 64) / tt_type_size((tutti_type)type);
 		size_t count = tt_random_below(&dice, most + 1);
 		if (tt_type_is_float((tutti_type)type))
@@ -278,7 +279,8 @@ static void look_at_order(void)
 	uint64_t *host = pinned(4096);
 
 	must("stale reads behind a fence", stale(program, ours, gpu, host, true), 0);
-	note("stale reads without one (not 0, else the test shows nothing)", stale(program, ours, gpu, host, false), "");
+	note("stale reads without one (not 0, else the test shows nothing)", stale(program, ours, gpu, host, false),
+	     "");
 	unpin(host);
 	tt_gpu_free(gpu);
 	tt_gpu_queue_close(ours);
@@ -287,15 +289,19 @@ static void look_at_order(void)
 
 /* ---- ipc: another process maps the memory ---- */
 
+union control { /* one descriptor */
+	struct cmsghdr head;
+	char room[CMSG_SPACE(sizeof(int))];
+};
+
 static void send_fd(int socket, int fd, size_t len)
 {
-	union {
-		struct cmsghdr head;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = { .head = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS } };
+	union control control = { .head = { .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS } };
 	struct iovec one = { &len, sizeof len };
-	struct msghdr m = { .msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	struct msghdr m = { .msg_iov = &one, .msg_iovlen = 1, .msg_control = &control };
 
+	m.msg_controllen = sizeof control;
+	control.head.cmsg_len = CMSG_LEN(sizeof fd);
 	memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
 	if (sendmsg(socket, &m, 0) != sizeof len)
 		check(tt_fail(-errno, "cannot send a descriptor: %s", strerror(errno)));
@@ -303,19 +309,19 @@ static void send_fd(int socket, int fd, size_t len)
 
 static int receive_fd(int socket, size_t *len)
 {
-	union {
-		struct cmsghdr head;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control;
+	union control control;
 	struct iovec one = { len, sizeof *len };
-	struct msghdr m = { .msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	struct msghdr m = { .msg_iov = &one, .msg_iovlen = 1, .msg_control = &control };
 	int fd;
 
+	m.msg_controllen = sizeof control;
 	if (recvmsg(socket, &m, 0) != sizeof *len)
 		check(tt_fail(-EIO, "no descriptor came"));
 	memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
 	return fd;
 }
+
+static bool is_full_of(const char *at, char byte) { return *at == byte && !memcmp(at, at + 1, large - 1); }
 
 /* The other process: maps, reads, waits until the owner has freed, reads again. Standard input is the socket. */
 static void map_memory(void)
@@ -329,13 +335,13 @@ static void map_memory(void)
 
 	TIME("map another process's memory", "ms", 1e3, 1, check(tt_gpu_import(0, fd, len, &theirs)));
 	copy(q, host, theirs, large);
-	must("bytes read in another process are wrong", host[0] != 7 || memcmp(host, host + 1, large - 1) != 0, 0);
+	must("bytes read in another process are wrong", !is_full_of(host, 7), 0);
 	TIME("copy out of it", "ms", 1e3, 1, copy(q, host, theirs, large));
 	if (write(0, &byte, 1) != 1 || read(0, &byte, 1) != 1)
 		check(tt_fail(-EIO, "the owner is gone"));
 	memset(host, 0, large);
 	copy(q, host, theirs, large);
-	must("bytes are wrong after the owner has freed them", host[0] != 7 || memcmp(host, host + 1, large - 1) != 0, 0);
+	must("bytes are wrong after the owner has freed them", !is_full_of(host, 7), 0);
 	tt_gpu_unimport(theirs);
 	unpin(host);
 	tt_gpu_queue_close(q);
@@ -402,7 +408,7 @@ static void fetch(tutti_window *words, tutti_window *data, struct tt_gpu_queue *
 		check(tutti_get(data, 0, 0, gpu, large, NULL));
 		check(tutti_get(words, 0, 0, &after, sizeof after, NULL));
 		copy(q, host, gpu, large);
-		bool mixed = memcmp(host, host + 1, large - 1) != 0;
+		bool mixed = !is_full_of(host, *host);
 		refused += !before || before != after;
 		whole += before && before == after && !mixed;
 		torn += before && before == after && mixed;
