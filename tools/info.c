@@ -1,6 +1,7 @@
 /* info.c - `tutti info`: the parts of this build, the usable transports, all settings with their values and origins */
 #include "job/job.h"
 #include "launch/launch.h"
+#include "tools/gpus.h"
 #include "tools/topology/topology.h"
 #include "transport/shm/shm.h"
 #include "transport/sim/sim.h"
@@ -267,6 +268,7 @@ static void print_table(const struct tt_settings *all, bool nodes)
 	tt_tool_print_plain(why, 0);
 	putchar('\n');
 	print_share();
+	tt_tool_print_gpus(all);
 	print_settings(all);
 }
 
@@ -376,7 +378,9 @@ static void print_json(const struct tt_settings *all, bool nodes)
 		printf("%.2f", share.time);
 	else
 		printf("null");
-	printf(" },\n  \"settings\": {\n");
+	printf(" },\n  ");
+	tt_tool_json_gpus(all);
+	printf(",\n  \"settings\": {\n");
 	for (int s = 0; s < TT_SETTINGS; s++) {
 		json_setting(all, s);
 		printf("%s\n", s + 1 < TT_SETTINGS ? "," : "");
@@ -389,8 +393,8 @@ static int print_help(void)
 	printf("Usage: tutti info [--json]\n"
 	       "       tutti info --topology [FILE.xml] [--ranks N] [--json]\n"
 	       "Prints the version, what was built in, which transports and devices can be used here, which launcher "
-	       "has started\nthis process, which processors it may use, and every setting with "
-	       "its value and where that came from: the\nenvironment, the file that TUTTI_CONFIG names, or a "
+	       "has started\nthis process, which processors and GPUs it may use, and every setting with "
+	       "its value and where that came from:\nthe environment, the file that TUTTI_CONFIG names, or a "
 	       "default.\n"
 	       "The exit status is not 0 if a value is none that its setting may have.\n\n"
 	       "  -t, --topology  instead, draw this machine, and where TUTTI_PIN puts the ranks of a job and their "

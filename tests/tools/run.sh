@@ -565,6 +565,26 @@ test_info() {
 	check "is named" has err nowhere.conf
 }
 
+test_gpus() { # as the fake libcuda has them
+	fake=$(cd "$(dirname "$tutti")" && pwd)/tests/gpu/.libs
+	[ -e "$fake/libcuda.so.1" ] || { echo "not run: gpus, over the fake libcuda: make check builds it"; return; }
+	LD_LIBRARY_PATH="$fake" "$tutti" info > out 2> err
+	check "status 0" is $? 0
+	check "said of what nobody has run" has out '^GPUs (not yet run on hardware)'
+	check "by UUID" has out '^  0  *GPU-........-....-....-....-............  Fake GPU 0  8.0 GiB'
+	check "what reaches it" has out '^  *ranks of this host map what is of tutti_alloc'
+	check "the other GPU" has out '^  *GPU 1: reads it in place'
+	LD_LIBRARY_PATH="$fake" "$tutti" info --json > out 2> err
+	check "as JSON" has out '"number": 1, "uuid": "GPU-'
+	if command -v python3 > /dev/null; then
+		check "JSON" python3 -c 'import json; assert len(json.load(open("out"))["gpus"]) == 2'
+	fi
+	LD_LIBRARY_PATH="$fake" TUTTI_GPU=no "$tutti" info > out 2> err
+	check "TUTTI_GPU=no" has out '^  none  *TUTTI_GPU is no'
+	LD_LIBRARY_PATH="$fake" "$tutti" doctor > out 2> err
+	check "the doctor" has out '^fine     gpu  *1, GPU-.*Fake GPU 1'
+}
+
 run_tests "environment boot_socket listens secret job_name default_number output lines_stay_whole input signal_state failure grace
 	keep_going survive server table exec refusals limits signals stats_signal background stop stopped late_rank_0
-	evicted evicted_again rendezvous killed again leftovers broken_output info" "$@"
+	evicted evicted_again rendezvous killed again leftovers broken_output info gpus" "$@"

@@ -183,6 +183,7 @@ static int examine(struct tt_doctor *d, bool running, char **pids, int n)
 	d->ports_are_held = status == TT_APART;
 	d->ranks = (int)local;
 	tt_doctor_limits(d);
+	tt_doctor_gpu(d);
 	tt_doctor_network(d);
 	if (status == TT_APART)
 		keep_findings(d);

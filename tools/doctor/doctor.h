@@ -26,6 +26,7 @@ void tt_doctor_say(struct tt_doctor *, enum tt_verdict, const char *check, const
 char *tt_doctor_read(const char *path, char *text, size_t size); /* the file's first line; NULL: none */
 
 void tt_doctor_limits(struct tt_doctor *);  /* limits.c: what the kernel, cgroups and a batch system let a rank use */
+void tt_doctor_gpu(struct tt_doctor *);     /* gpu.c: whether the driver works, what reaches a GPU's memory */
 void tt_doctor_network(struct tt_doctor *); /* network.c: interfaces, ports, the names of this host */
 /* pairs.c: joins, and tries each pair of ranks. 0, or TT_ALONE: it is the only rank, or TT_APART: it cannot join */
 enum { TT_ALONE = -1, TT_APART = -2 };
