@@ -299,30 +299,6 @@ bool tt_arena_is_there(uint64_t serial)
 
 uint64_t tt_arenas_freed(void) { return arenas.freed; }
 
-int tt_refuse_device(const char *what, const char *name, const void *memory, size_t len)
-{
-	struct tt_mem arena;
-	struct tt_gpu_range range = { .device = -1 };
-	int err = tt_arena_of(memory, len, &arena) ? 0 : tt_gpu_find(memory, len, &range);
-
-	if (err || range.device < 0)
-		return err;
-	return tt_fail(-ENOTSUP, "%s: %s is memory of GPU %d, and this call takes the host's alone: "
-	                         "copy it there first", what, name, range.device);
-}
-
-int tt_tensors_host_only(const char *what, const tutti_tensor *list, int n)
-{
-	char name[32];
-	int err = 0;
-
-	for (int i = 0; !err && i < n; i++) {
-		snprintf(name, sizeof name, "tensor %d", i);
-		err = tt_host_only(what, name, list[i].data, list[i].count * tt_type_size(list[i].type));
-	}
-	return err;
-}
-
 static int alloc_on(int gpu, size_t bytes, void **memory)
 {
 	int err = tt_gpu_alloc(gpu, bytes, memory);

@@ -244,17 +244,6 @@ void tt_pool_run(struct tt_pool *, void (*run)(void *arg, size_t first, size_t c
 
 int tt_memory_alloc(const struct tt_job *, size_t bytes, int gpu, void **memory); /* tutti_alloc */
 void tt_memory_free(void *);                     /* NULL is allowed */
-int tt_refuse_device(const char *what, const char *name, const void *memory, size_t len);
-/* For calls that take memory of the host alone. 0; -ENOTSUP: it is a GPU's. what, name: of the call, "scatter", and of
- * its argument, "all". Without the lock. A process may begin to use CUDA later, so long calls look again. */
-static inline int tt_host_only(const char *what, const char *name, const void *memory, size_t len)
-{
-	bool look = memory && len &&
-	            (atomic_load_explicit(&tt_gpu_here, memory_order_relaxed) || (len > TT_SHORT && tt_gpu_look()));
-
-	return look ? tt_refuse_device(what, name, memory, len) : 0;
-}
-int tt_tensors_host_only(const char *what, const tutti_tensor *, int n); /* likewise, for a list */
 struct tt_mem tt_mem_of(void *base, size_t len); /* with the memfd, if one arena holds all of it */
 uint64_t tt_arena_of(const void *base, size_t len, struct tt_mem *arena); /* its serial number; 0: none holds all */
 bool tt_arena_is_there(uint64_t serial);         /* not freed yet */
@@ -294,6 +283,11 @@ void tt_unpin_now(struct tt_pinned *); /* for memory of one user without local r
 /* 1: the memory is a device's; 0: it is not, or has no bytes; or what tt_gpu_find() returns. */
 static inline int tt_is_device(const void *base, size_t len);
 int tt_look_for_device(const void *base, size_t len, struct tt_gpu_range *);
+/* For calls that take memory of the host alone. 0; -ENOTSUP: it is a GPU's. what, name: of the call, "scatter", and of
+ * its argument, "all". */
+static inline int tt_host_only(const char *what, const char *name, const void *memory, size_t len);
+int tt_tensors_host_only(const char *what, const tutti_tensor *, int n); /* likewise, for a list */
+int tt_refuse_device(const char *what, const char *name, const void *memory, size_t len);
 /* With the lock or without it: pins memory of the library's own. */
 int tt_pin_mem(struct tt_job *, const struct tt_mem *, int remote, struct tt_pinned **);
 /* With the lock: */
@@ -374,6 +368,11 @@ static inline int tt_is_device(const void *base, size_t len)
 	int err = tt_gpu_is_used(len) ? tt_look_for_device(base, len, &range) : 0;
 
 	return err ? err : range.device >= 0;
+}
+
+static inline int tt_host_only(const char *what, const char *name, const void *memory, size_t len)
+{
+	return tt_gpu_is_used(len) ? tt_refuse_device(what, name, memory, len) : 0;
 }
 
 static inline bool tt_pins_host(const struct tt_job *job, size_t len, enum tt_pin_for use)

@@ -229,6 +229,29 @@ int tt_look_for_device(const void *base, size_t len, struct tt_gpu_range *range)
 	return tt_arena_of(base, len, &arena) ? 0 : tt_gpu_find(base, len, range);
 }
 
+int tt_refuse_device(const char *what, const char *name, const void *memory, size_t len)
+{
+	struct tt_gpu_range range;
+	int err = tt_look_for_device(memory, len, &range);
+
+	if (err || range.device < 0)
+		return err;
+	return tt_fail(-ENOTSUP, "%s: %s is memory of GPU %d, and this call takes the host's alone: "
+	                         "copy it there first", what, name, range.device);
+}
+
+int tt_tensors_host_only(const char *what, const tutti_tensor *list, int n)
+{
+	char name[32];
+	int err = 0;
+
+	for (int i = 0; !err && i < n; i++) {
+		snprintf(name, sizeof name, "tensor %d", i);
+		err = tt_host_only(what, name, list[i].data, list[i].count * tt_type_size(list[i].type));
+	}
+	return err;
+}
+
 static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use,
                       const struct tt_gpu_range *range, struct tt_pinned **out)
 {

@@ -311,31 +311,40 @@ static void test_whole(void)
 
 /* ---- what it costs ---- */
 
-static uint64_t calls_of_sum(tutti *job, void *memory)
+static uint64_t calls_of_put(tutti_window *w, const void *memory)
 {
 	uint64_t before = fake_cuda_calls(NULL);
 
-	CHECK(!tutti_allreduce(job, memory, memory, 1, TUTTI_F32, TUTTI_SUM, NULL));
+	CHECK(!tutti_put(w, 1, 0, memory, 8, NULL));
 	return fake_cuda_calls(NULL) - before;
 }
 
 static void count_calls(tutti *job)
 {
-	float number = 1;
+	uint64_t word = 1;
 	void *allocated;
-	uint64_t before = fake_cuda_calls("cuPointerGetAttributes");
+	tutti_window *w;
 
 	CHECK(!tutti_alloc(job, 64, -1, &allocated));
-	CHECK(calls_of_sum(job, &number) == 1);
-	CHECK(fake_cuda_calls("cuPointerGetAttributes") == before + 1);
-	CHECK(calls_of_sum(job, allocated) == 0);
+	CHECK(!tutti_window_open(job, "w", allocated, 64, &w));
+	CHECK(!tutti_barrier(job, NULL));
+	if (!tutti_rank(job)) {
+		calls_of_put(w, &word); /* the first one connects */
+		uint64_t before = fake_cuda_calls("cuPointerGetAttributes");
+		CHECK(calls_of_put(w, &word) == 1);
+		CHECK(fake_cuda_calls("cuPointerGetAttributes") == before + 1);
+		CHECK(calls_of_put(w, allocated) == 0);
+	}
+	CHECK(!tutti_barrier(job, NULL));
+	tutti_window_close(w);
 	tutti_free(job, allocated);
 }
 
 static void test_cost(void)
 {
-	cuInit(0);
-	CU_ASSERT_EQUAL(run_on_sim(1, 1, 10000, count_calls), 0);
+	cuInit(0); /* by the program */
+	CU_ASSERT_EQUAL(run_on_sim(2, 1, 10000, count_calls), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = count_calls }), 0);
 }
 
 static CU_TestInfo tests[] = { { "refused", test_refused }, { "whole", test_whole }, { "cost", test_cost },
