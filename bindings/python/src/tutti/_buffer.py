@@ -1,4 +1,5 @@
-"""Memory of the caller: NumPy arrays, torch tensors, the buffer protocol, DLPack. Nothing is ever copied silently."""
+"""Memory of the caller: NumPy arrays, torch tensors, the buffer protocol, DLPack, memory of GPUs. Nothing is ever copied
+silently."""
 from __future__ import annotations
 
 import sys
@@ -56,7 +57,8 @@ def _is_dense(x: Any, torch: Any) -> bool:
 
 def _of_torch(x: Any, torch: Any, writable: bool) -> Buffer:
     if x.device.type != "cpu":
-        raise ValueError("a tensor on %s: this release moves CPU tensors only: call .cpu() first" % x.device)
+        from . import _device
+        _device.of_torch(x, torch)
     if x.layout is not torch.strided or x.is_conj() or x.is_neg():
         raise ValueError("a tensor that is sparse, conjugated or negated lazily has no dense memory of its own: call "
                          ".to_dense(), .resolve_conj() or .resolve_neg() first")
@@ -119,6 +121,9 @@ def _checked(x: Any, writable: bool) -> Buffer:
         return _of_numpy(x, writable)
     if torch is not None and isinstance(x, torch.Tensor):
         return _of_torch(x, torch, writable)
+    if hasattr(x, "__cuda_array_interface__"):
+        from . import _device
+        return _device.of_interface(x, writable)
     try:
         return _of_protocol(x, writable)
     except (TypeError, BufferError):
@@ -127,7 +132,7 @@ def _checked(x: Any, writable: bool) -> Buffer:
         from ._dlpack import of_dlpack
         return of_dlpack(x, writable)
     raise ValueError("a %s has no memory that the library can use: give a NumPy array, a torch tensor, or an object "
-                     "with the buffer protocol or DLPack" % type(x).__name__)
+                     "with the buffer protocol, DLPack or __cuda_array_interface__" % type(x).__name__)
 
 
 def readable(x: Any) -> Buffer:

@@ -8,8 +8,10 @@ import ctypes
 from typing import Any, Optional, Tuple
 
 from ._buffer import TYPES, Buffer, ffi
+from ._device import announce
 
 _CPU = (1, 3, 11)  # kDLCPU, and memory of the host that CUDA or ROCm has pinned
+_CUDA = 2
 _READ_ONLY, _COPIED = 1, 2  # bits of the flags
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
@@ -34,9 +36,11 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 def _capsule(x: Any) -> Any:
     device = int(x.__dlpack_device__()[0])
-    if device not in _CPU:
-        raise ValueError("a %s on device type %d of DLPack: this release moves memory of the host only: copy it to the "
-                         "host first" % (type(x).__name__, device))
+    if device == _CUDA:
+        announce(0)  # the capsule is asked for without a stream: its memory is ready behind the legacy one
+    elif device not in _CPU:
+        raise ValueError("a %s on device type %d of DLPack: this release moves memory of the host and of NVIDIA GPUs: "
+                         "copy it to the host first" % (type(x).__name__, device))
     try:
         return x.__dlpack__(max_version=(1, 0), copy=False)
     except TypeError:

@@ -286,12 +286,15 @@ def group_of(group: Optional[Group]) -> Group:
     return init() if group is None else group
 
 
-def empty(shape: Any, dtype: Any = "float32", group: Optional[Group] = None) -> Any:
+def empty(shape: Any, dtype: Any = "float32", group: Optional[Group] = None, gpu: Optional[int] = None) -> Any:
     """A zeroed NumPy array in memory that every transport uses without a copy, other ranks of this host too.
 
-    dtype: of NumPy, also "bfloat16" as uint16. The memory is freed with the last array on it.
+    dtype: of NumPy, also "bfloat16" as uint16. gpu: CUDA's number of a GPU; the result is then a GpuMemory, which
+    shares its memory by `__cuda_array_interface__`. The memory is freed with the last array on it. Raises NoDevice if
+    there is no such GPU.
     """
     import numpy
+    from ._device import GpuMemory
 
     kind = numpy.dtype(numpy.uint16 if str(dtype) == "bfloat16" else dtype)
     sizes = [int(n) for n in numpy.atleast_1d(shape)]
@@ -299,8 +302,11 @@ def empty(shape: Any, dtype: Any = "float32", group: Optional[Group] = None) -> 
     if min(sizes, default=0) < 0 or count * kind.itemsize >= 2 ** 63:
         raise ValueError("no array has shape %s: its numbers are from 0 up, and its bytes below 2 ** 63" % (shape,))
     place = ffi.new("void **")
-    call(lib.tutti_alloc, group_of(group)._c, max(count * kind.itemsize, 1), -1, place)
+    call(lib.tutti_alloc, group_of(group)._c, max(count * kind.itemsize, 1), -1 if gpu is None else gpu,
+         place)
     memory = ffi.gc(place[0], lambda p: lib.tutti_free(NULL, p))
+    if gpu is not None:
+        return GpuMemory(memory, tuple(sizes), kind.str)
     return numpy.frombuffer(ffi.buffer(memory, count * kind.itemsize), kind, count).reshape(shape)
 
 
