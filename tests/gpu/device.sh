@@ -2,8 +2,8 @@
 # device.sh - what only a machine with a GPU can show. It needs no checkout and no compiler there.
 #
 #   device.sh pack FOLDER          builds the programs with few libraries, and puts them and this script into FOLDER
-#   device.sh quick [PART ...]     about 2 minutes at most: facts, bits, order, another process, speed
-#   device.sh full [PART ...]      about 4 minutes at most: longer, larger, and compute-sanitizer and ncu where they are
+#   device.sh quick [PART ...]     2 minutes at most: facts, bits, order, another process, speed
+#   device.sh full [PART ...]      4 minutes at most: longer, larger, and compute-sanitizer and ncu where they are
 #
 # The programs lie beside this script, or in the build tree that $top_builddir names. Findings go to $OUT/gpu.json (out/
 # by default), a line of JSON each, as they come; messages to $OUT/gpu.log; the table that is printed at the end to
@@ -20,34 +20,43 @@ fi
 # part, limit in seconds with quick, with full; 0: not part of it
 parts='
 facts      10 10
-times      15 15
-right      20 30
-order      15 20
-ipc        20 20
-example    15 15
-perf       40 60
-perf_shm   20 40
-torn       30 60
-memcheck    0 40
-initcheck   0 40
-ncu         0 30'
+times      10 10
+right      12 20
+order      10 10
+ipc        10 10
+example    10 10
+perf       30 60
+perf_shm   10 20
+torn       18 40
+memcheck    0 20
+initcheck   0 20
+ncu         0 10'
 
 seconds_of() { [ "$how" = full ] && echo "$2" || echo "$1"; }
 
 part_facts() { "$device" facts; }
 part_times() { "$device" times "$size"; }
-part_right() { "$device" right "$size" "$(seconds_of "${SECONDS_RIGHT:-10}" 20)"; }
+part_right() { "$device" right "$size" "$(seconds_of "${SECONDS_RIGHT:-5}" 12)"; }
 part_order() { "$device" order "$size"; }
 part_ipc() { "$device" ipc "$size"; }
 part_example() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$example" > /dev/null && "$tutti" run -n 2 "$example" > /dev/null; }
-part_perf() { "$tutti" perf gpu --transport tcp --size "$size" --time "$(seconds_of "${SECONDS_PERF:-0.5}" 1)" --json; }
+part_perf() {
+	if [ "$how" = quick ]; then
+		"$tutti" perf gpu --transport tcp --size "$size" --time "${SECONDS_PERF:-0.5}" --json
+		return
+	fi
+	for what in copy 'blend --type f32' 'blend --type bf16' 'scale --type f32' down up put get; do # of 1 GiB
+		# shellcheck disable=SC2086 # two words
+		"$tutti" perf gpu --transport tcp --kernel $what --size "$size" --time 2 --json || return
+	done
+}
 part_perf_shm() { # host to host, and device to device, of one host
 	for kernel in put get; do
 		"$tutti" perf gpu --transport shm --kernel $kernel --size "$size" \
-			--time "$(seconds_of "${SECONDS_PERF:-1}" 4)" --json || return
+			--time "$(seconds_of "${SECONDS_PERF:-1}" 3)" --json || return
 	done
 }
-part_torn() { "$tutti" run -n 2 "$device" torn "$size" "$(seconds_of "${SECONDS_TORN:-15}" 45)"; }
+part_torn() { "$tutti" run -n 2 "$device" torn "$size" "$(seconds_of "${SECONDS_TORN:-12}" 30)"; }
 part_memcheck() { sanitize memcheck; }
 part_initcheck() { sanitize initcheck; }
 sanitize() {

@@ -233,9 +233,10 @@ int tt_perf_check_gpu(struct tt_perf *p)
 	expect(p, g->wanted);
 	if ((err = bring(p)))
 		return err;
-	for (size_t i = 0; i < p->bytes; i++)
-		if (g->stage[i] != g->wanted[i])
-			return tt_fail(1, "byte %zu of %zu is wrong: %u and not %u", i, p->bytes, g->stage[i],
-			               g->wanted[i]);
-	return 0;
+	if (!memcmp(g->stage, g->wanted, p->bytes))
+		return 0;
+	size_t i = 0;
+	while (g->stage[i] == g->wanted[i])
+		i++;
+	return tt_fail(1, "byte %zu of %zu is wrong: %u and not %u", i, p->bytes, g->stage[i], g->wanted[i]);
 }

@@ -1,4 +1,4 @@
-"""Memory of the caller: NumPy arrays, torch tensors, the buffer protocol, DLPack, memory of GPUs. Nothing is ever copied
+"""Memory of the caller: NumPy arrays, torch tensors, the buffer protocol, DLPack, memory of GPUs. Nothing is copied
 silently."""
 from __future__ import annotations
 
