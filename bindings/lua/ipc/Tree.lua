@@ -6,12 +6,13 @@ local pack = require 'ipc.pack'
 local posix = require 'ipc.posix'
 local surface = require 'tutti.surface'
 
+local TREE = 2 -- the tag; ipc.peer has the ones below
 local trees = 0
 
 -- Waits for what a client wants: its rank, and the number of its node, if it has one.
 local function next_hello(server, numNodes, missing)
    local room = require('ffi').new('char[64]')
-   local op, deadline = server.all:recv_start(room, nil, link.TREE), os.time() + posix.SECONDS
+   local op, deadline = server.all:recv_start(room, nil, TREE), os.time() + posix.SECONDS
    local ok, why
    while not op:done() do
       ok, why = pcall(link.await_news, server)
@@ -57,15 +58,15 @@ local function root(numNodes, server)
    trees = trees + 1
    local name = 'ipc.Tree ' .. trees
    for _, hello in ipairs(hellos) do
-      server.all:send(pack.encode({ why = why, ranks = ranks, name = name }), hello.rank, link.TREE)
+      server.all:send(pack.encode({ why = why, ranks = ranks, name = name }), hello.rank, TREE)
    end
    if why then error(why, 0) end
    return server.all:of(ranks, name)
 end
 
 local function leaf(nodeIndex, numNodes, client)
-   client.all:send(('%s %d'):format(nodeIndex or '', numNodes), 0, link.TREE)
-   local answer = pack.decode((client.all:recv_string(0, link.TREE)))
+   client.all:send(('%s %d'):format(nodeIndex or '', numNodes), 0, TREE)
+   local answer = pack.decode((client.all:recv_string(0, TREE)))
    if answer.why then error(answer.why, 0) end
    return client.all:of(answer.ranks, answer.name)
 end

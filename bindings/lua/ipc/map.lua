@@ -1,7 +1,7 @@
 -- ipc.map: functions in processes of their own. Arguments are what fork copies; results come back over a wire.
 local lend = require 'ipc.lend'
-local link = require 'ipc.link'
 local pack = require 'ipc.pack'
+local peers = require 'ipc.peer'
 local posix = require 'ipc.posix'
 local wire = require 'ipc.wire'
 local job = require 'tutti.job'
@@ -81,7 +81,7 @@ local function take_results(child, body)
    local clients, at, count = 0, nil, nil
    local function copy(number)
       clients = clients + 1
-      return link.copy(child.wire, number, function()
+      return peers.copy(child.wire, number, function()
          clients = clients - 1
          if clients == 0 then finish(child) end
       end)
