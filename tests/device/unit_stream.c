@@ -1,0 +1,135 @@
+/* unit_stream.c - calls wait for the work in the calling thread's stream, and for no other; which streams are refused */
+#include "tests/device/memory.h"
+
+enum { LEN = 100000 };
+
+struct stage { /* of a test, on rank 0: its streams as a program makes them */
+	CUcontext context;
+	CUstream stream, other;
+};
+
+static void open_stage(struct stage *s, int device)
+{
+	CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&s->context, device) == 0);
+	CHECK(cuCtxPushCurrent_v2(s->context) == 0);
+	CHECK(cuStreamCreate(&s->stream, CU_STREAM_NON_BLOCKING) == 0);
+	CHECK(cuStreamCreate(&s->other, CU_STREAM_NON_BLOCKING) == 0);
+}
+
+static void close_stage(struct stage *s, int device)
+{
+	CHECK(cuStreamDestroy_v2(s->stream) == 0 && cuStreamDestroy_v2(s->other) == 0);
+	cuCtxPopCurrent_v2(NULL);
+	CHECK(cuDevicePrimaryCtxRelease_v2(device) == 0);
+}
+
+/* Rank 0 puts what its stream is about to write. The stream is slow: the put is under way until the stream goes on. */
+static void put_late(tutti *job, tutti_window *w, char *mine, CUstream held, CUstream stream, bool waits)
+{
+	tutti_op op;
+	int err = -1;
+
+	paint(mine, LEN, 1);
+	CHECK(tutti_stream(job, stream) == 0);
+	fake_cuda_hold(held, true);
+	CHECK(cuMemsetD8Async((CUdeviceptr)(uintptr_t)mine, 7, LEN, held) == 0);
+	memset(&op, 0, sizeof op);
+	CHECK(tutti_put(w, 1, 0, mine, LEN, &op) == 0);
+	for (int i = 0; i < (waits ? 20 : 2000) && (err = tutti_test(&op)); i++)
+		pass_time(2 * TT_MS);
+	CHECK(!err == !waits);
+	fake_cuda_hold(held, false);
+	CHECK(!waits || tutti_wait(&op, -1) == 0);
+	CHECK(cuStreamSynchronize(held) == 0);
+	CHECK(tutti_stream(job, NULL) == 0);
+}
+
+static bool is_all(const char *bytes, char value)
+{
+	return bytes[0] == value && !memcmp(bytes, bytes + 1, LEN - 1);
+}
+
+static void program_order(tutti *job)
+{
+	char *window = take(job, LEN, -1);
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", window, LEN, &w) == 0);
+	for (int turn = 0; turn < 2; turn++) { /* in that stream, and in another one */
+		if (!tutti_rank(job)) {
+			char *mine = take(job, LEN, 0);
+			struct stage s;
+			open_stage(&s, 0);
+			put_late(job, w, mine, s.stream, turn ? s.other : s.stream, !turn);
+			close_stage(&s, 0);
+			tutti_free(job, mine);
+		}
+		CHECK(tutti_barrier(job, NULL) == 0);
+		if (tutti_rank(job))
+			CHECK(turn ? is_painted(window, LEN, 1) : is_all(window, 7));
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_window_close(w);
+	tutti_free(job, window);
+}
+
+static void test_order(void)
+{
+	run_everywhere(2, 0, program_order);
+	expect_nothing_left();
+}
+
+static void program_refused(tutti *job)
+{
+	char *window = take(job, LEN, -1), *mine = take(job, LEN, 0);
+	struct stage s, elsewhere;
+	CUcontext own;
+	CUstream foreign;
+	tutti_window *w;
+	void *graph;
+	long no_stream[64] = { 0 };
+
+	CHECK(tutti_window_open(job, "w", window, LEN, &w) == 0);
+	paint(mine, LEN, 3);
+	open_stage(&s, 0);
+	CHECK(tutti_stream(job, no_stream) == -EINVAL && strstr(tutti_why(), "not a stream"));
+	CHECK(tutti_stream(NULL, s.stream) == -EINVAL);
+	CHECK(cuCtxCreate_v2(&own, 0, 0) == 0 && cuStreamCreate(&foreign, 0) == 0);
+	CHECK(tutti_stream(job, foreign) == -EINVAL && strstr(tutti_why(), "primary context"));
+	cuStreamDestroy_v2(foreign);
+	cuCtxDestroy_v2(own);
+
+	CHECK(tutti_stream(job, s.other) == 0);
+	CHECK(cuStreamBeginCapture_v2(s.other, 0) == 0);
+	CHECK(tutti_put(w, 0, 0, mine, LEN, NULL) == -ENOTSUP && strstr(tutti_why(), "captured"));
+	CHECK(tutti_put(w, 0, 0, window, 8, NULL) == 0); /* the host's memory has nothing to do with it */
+	CHECK(tutti_stream(job, s.stream) == 0);
+	CHECK(tutti_put(w, 0, 0, mine, LEN, NULL) == 0); /* beside the capture */
+	CHECK(fake_cuda_captured() == 0 && cuStreamEndCapture(s.other, &graph) == 0);
+
+	open_stage(&elsewhere, 1); /* its stream is for memory of GPU 1 alone */
+	CHECK(tutti_stream(job, elsewhere.stream) == 0);
+	CHECK(tt_gpu_stream(0) == s.stream && tt_gpu_stream(1) == elsewhere.stream);
+	CHECK(tutti_put(w, 0, 0, mine, LEN, NULL) == 0 && is_painted(window, LEN, 3));
+	CHECK(tutti_stream(job, NULL) == 0 && !tt_gpu_stream(0) && !tt_gpu_stream(1));
+	close_stage(&elsewhere, 1);
+	close_stage(&s, 0);
+	tutti_window_close(w);
+	tutti_free(job, window);
+	tutti_free(job, mine);
+}
+
+static void test_refused(void)
+{
+	run_everywhere(1, 0, program_refused);
+	expect_nothing_left();
+}
+
+static CU_TestInfo tests[] = { { "order", test_order }, { "refused", test_refused }, CU_TEST_INFO_NULL };
+static CU_SuiteInfo suites[] = { { "stream", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv)
+{
+	fake_cuda_watch(holds_lock);
+	return run_suites(suites, argc, argv);
+}
