@@ -1,4 +1,4 @@
-/* unit_stream.c - calls wait for the work in the calling thread's stream, and for no other; which streams are refused */
+/* unit_stream.c - calls wait for work in the calling thread's stream, and for no other; which streams are refused */
 #include "tests/device/memory.h"
 
 enum { LEN = 100000 };
