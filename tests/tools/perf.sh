@@ -89,6 +89,12 @@ test_gpu() { # over a GPU that is not there
 	check "pinned memory" is $status 0
 	perf gpu --kernel up --size 40K --iters 10
 	check "status 0" is $status 0
+	for transport in tcp shm; do
+		perf gpu --transport $transport --kernel put --size 2M --iters 10 --json
+		rows baseline_gb_per_s 1 $transport "the same call on host memory"
+		perf gpu --transport $transport --kernel get --size 8 --iters 10 --json
+		rows baseline_us 1 $transport "the same call on host memory"
+	done
 	export LD_LIBRARY_PATH="$before"
 }
 
