@@ -337,7 +337,7 @@ check_more() { # after the first build
 	# shellcheck disable=SC2016
 	tests='TESTS=$(bare_tests) check_PROGRAMS=$(bare_programs)'
 	check_in build-bare --disable-static --without-libsodium --without-libconfig --without-hwloc \
-		--without-zlib --without-verbs --without-pmix --without-python
+		--without-zlib --without-verbs --without-cuda --without-pmix --without-python
 	# shellcheck disable=SC2016
 	tests='TESTS=$(memory_tests) check_PROGRAMS=$(memory_programs)'
 	check_in build-asan --disable-static --enable-sanitize=address,undefined
