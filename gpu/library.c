@@ -22,7 +22,7 @@ static struct {
 	_Atomic unsigned long long loads; /* how many libraries were ever loaded at the last decision */
 	_Atomic bool off;                 /* TUTTI_GPU=no */
 	bool forks;                       /* the fork handler is installed */
-	int count;                        /* of devices; 0: the driver is not initialised */
+	_Atomic int count;                /* of devices; 0: the driver is not initialised */
 	char why[400];
 } state = { .lock = PTHREAD_MUTEX_INITIALIZER, .why = "this process does not use CUDA" };
 

@@ -148,14 +148,14 @@ int tt_gpu_fence_make(int device, struct tt_gpu_fence **out)
 
 /* ---- memory that other processes can map ---- */
 
-/* Gives this device, and all that reach it, access. */
+/* Gives this device access, and of our own memory all devices that reach it. */
 static int give_access(const struct tt_gpu_map *m)
 {
 	CUmemAccessDesc access[TT_GPUS];
 	size_t n = 0;
 
 	for (int i = 0, count = tt_gpu_count(); i < count; i++) {
-		if (!tt_gpu_can_reach(i, m->device))
+		if (i != m->device && (m->imported || !tt_gpu_can_reach(i, m->device)))
 			continue;
 		access[n].location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i };
 		access[n++].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

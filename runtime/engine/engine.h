@@ -357,7 +357,7 @@ struct tt_job {
 };
 enum { TT_LEAVES = -1 };
 
-/* May memory be a device's? A process may begin to use CUDA later: a longer call looks again. */
+/* May memory be a device's? A process may begin to use CUDA later: longer calls look again, and so do opens. */
 static inline bool tt_gpu_is_used(size_t len)
 {
 	return len && (atomic_load_explicit(&tt_gpu_here, memory_order_relaxed) || (len > TT_SHORT && tt_gpu_look()));

@@ -245,6 +245,7 @@ int tt_tensors_host_only(const char *what, const tutti_tensor *list, int n)
 	char name[32];
 	int err = 0;
 
+	tt_gpu_look();
 	for (int i = 0; !err && i < n; i++) {
 		snprintf(name, sizeof name, "tensor %d", i);
 		err = tt_host_only(what, name, list[i].data, list[i].count * tt_type_size(list[i].type));

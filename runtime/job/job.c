@@ -672,6 +672,7 @@ int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
 {
 	int err = at ? tt_given(memory, "tutti_alloc: memory") : tt_refuse_job(NULL);
 
+	tt_gpu_look();
 	return err ? err : tt_memory_alloc(at->job, bytes, gpu, memory);
 }
 

@@ -386,6 +386,7 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	if (err || (err = tt_given(out, "tutti_table_open: table")) ||
 	    (err = tt_opening_enter(job, &at->handle.users, &outer)))
 		return err;
+	tt_gpu_look(); /* a later push may be too short for that */
 	err = open_table(at, name, config, out);
 	tt_opening_exit(job, &at->handle.users, outer);
 	return err;

@@ -560,6 +560,7 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		return tt_fail(-EINVAL, "a window of %zu bytes needs memory, and base is NULL", bytes);
 	if (name && !strncmp(name, "tutti:", 6))
 		return tt_fail(-EINVAL, "a window cannot be named \"%s\": such names are the library's", name);
+	tt_gpu_look(); /* a later put may be too short for that */
 	if ((err = tt_group_list(at, &ranks)) || (ranks && (err = tt_group_lives(at, &epochs))) ||
 	    (err = tt_begin_pinned(job, &at->handle.users, base, bytes, TT_PIN_WINDOW, &pinned))) {
 		free(ranks);
