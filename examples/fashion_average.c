@@ -63,7 +63,11 @@ static enum status begin_ea(struct training *t)
 	tutti_tensor model = model_of(t);
 	enum status s = begin(t);
 
-	return s ? s : tutti_ea_open(t->job, &model, 1, every(t, 10), t->options.alpha, 0, &ea) ? lost() : OK;
+	if (s)
+		return s;
+	/* Synchronized, the centers begin as the same model; else each begins as its rank's model after a step. */
+	return tutti_ea_open(t->job, &model, 1, every(t, 10), t->options.alpha, 0, &ea) || tutti_ea_synchronize(ea)
+		? lost() : OK;
 }
 
 static enum status step_ea(struct training *t, struct batch *b)

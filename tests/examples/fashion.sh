@@ -125,6 +125,15 @@ for algorithm in ea easgd asgd diloco gossip alone; do
 	done
 done
 
+# Ranks that have not yet averaged have the first model as their center, and not what their first steps have learned.
+ea_of() { # rate
+	run 2 --json --data "$good" --algorithm ea --every 1000 --rate "$1" --epochs 1 --batch 30 2> "$dir/err"
+}
+begun=$(value accuracy "$(ea_of 1e-9)")
+learned=$(value accuracy "$(ea_of 2)")
+[ -n "$begun" ] && [ "$begun" = "$learned" ] ||
+	fail "ea: the centers do not begin as one model: accuracy $begun, then $learned: $(cat "$dir/err")"
+
 compare() {
 	FASHION=$fashion TUTTI=$tutti sh "$here/../../examples/compare" --ranks 2 --plot none "$@" > "$dir/out" 2> \
 		"$dir/err"
