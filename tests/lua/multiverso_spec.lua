@@ -71,6 +71,29 @@ describe('multiverso', function()
       ]])
    end)
 
+   it('gives the memory of a large result to a later one when the program has dropped the result', function()
+      run(2, 'shm,tcp', [[
+         local ffi = require 'ffi'
+         local function place(x) return tonumber(ffi.cast('intptr_t', x:data())) end
+         mv.init()
+         local n = 2 ^ 22
+         local array = mv.ArrayTableHandler:new(n)
+         array:add(torch.FloatTensor(n):fill(2))
+         mv.barrier()
+         local first = array:get()
+         local second = array:get()
+         assert(place(first) ~= place(second) and place(first) % 64 == 0)
+         local view, at = second:narrow(1, n, 1), place(first)
+         first, second = nil, nil
+         local third, fourth = array:get(), array:get()
+         assert(place(third) == at or place(fourth) == at)
+         third:fill(7)
+         fourth:fill(8)
+         assert(view[1] == 4) -- a view keeps the memory
+         mv.shutdown()
+      ]])
+   end)
+
    it('refuses with a sentence, and nothing has changed', function()
       run(2, 'shm,tcp', [[
          local function said(f, ...)

@@ -2,6 +2,7 @@
 -- Programs replace functions of this module by their results (multiverso.num_workers = multiverso.num_workers()), so
 -- nothing in here calls through the module's table.
 local memory = require 'tutti.memory'
+local new_result = require 'multiverso.results'
 local surface = require 'tutti.surface'
 local tensor = require 'tutti.tensor'
 local tutti = require 'tutti'
@@ -126,7 +127,7 @@ end
 function Array:get()
    current('get')
    settle()
-   local values = surface.new('float', self.size)
+   local values = new_result(self.size)
    self.table:pull(values)
    return values
 end
@@ -165,7 +166,7 @@ end
 function Matrix:get(rows)
    current('get')
    settle()
-   local values = surface.new('float', rows and listed(self, rows) or self.rows, self.columns)
+   local values = new_result(rows and listed(self, rows) or self.rows, self.columns)
    if rows then self.table:pull_rows(rows, values) else self.table:pull(values) end
    return values
 end
