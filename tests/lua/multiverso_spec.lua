@@ -125,8 +125,12 @@ describe('multiverso', function()
             require('ffi').C._exit(1)
          end
          print(pcall(mv.barrier))
+         print('shutdown', pcall(mv.shutdown))
+         print('after it', pcall(mv.barrier))
       ]], 'TUTTI_LOG=error')
       assert.truthy(output:find('false%s+[^\n]*rank 1'), output)
+      assert.truthy(output:find('shutdown%s+false%s+[^\n]*rank 1'), output)
+      assert.truthy(output:find('after it%s+false%s+[^\n]*shutdown was'), output)
       output = run(2, 'shm,tcp', [[
          mv.init(true)
          local array = mv.ArrayTableHandler:new(10)

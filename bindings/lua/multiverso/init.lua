@@ -19,10 +19,15 @@ local function current(name)
    return job
 end
 
+-- Waits for the started adds. Those that an interrupt leaves running stay in the list.
 local function settle()
    local list = flying
    flying = {}
-   tutti.wait_all(list)
+   local ok, why = pcall(tutti.wait_all, list)
+   for _, add in ipairs(ok and {} or list) do
+      if not add:done() then flying[#flying + 1] = add end
+   end
+   if not ok then error(why, 0) end
 end
 
 local function barrier()
@@ -40,18 +45,22 @@ local function init(sync)
    job:barrier()
 end
 
--- Nobody waits for this worker any more; then all end together.
-local function shutdown()
-   current('shutdown')
+local function finish()
    settle()
    if synchronous then
       for _, t in ipairs(tables) do t:finish() end
    end
    job:barrier()
+end
+
+-- Nobody waits for this worker any more; then all end together. Where a rank is gone this one ends all the same.
+local function shutdown()
+   current('shutdown')
+   local ok, why = pcall(finish)
    for _, t in ipairs(tables) do t:close() end
-   tables, flying = {}, {}
    if mine then job:leave() end
-   job = nil
+   job, tables, flying, count = nil, {}, {}, 0
+   if not ok then error(why, 0) end
 end
 
 -- ---- data ----
