@@ -62,6 +62,71 @@ static inline void *take(tutti *job, size_t bytes, int gpu)
 	return memory;
 }
 
+/* Fibers share a thread, and one may be put aside with the lock. */
+static inline bool thread_holds_lock(void) { return !tt_world && holds_lock(); }
+
+/* ---- what the program has of CUDA ---- */
+
+static inline void enter(int gpu)
+{
+	CUcontext context;
+
+	CHECK(!cuInit(0) && !cuDevicePrimaryCtxRetain(&context, gpu) && !cuCtxPushCurrent_v2(context));
+}
+
+static inline void leave(int gpu)
+{
+	CHECK(!cuCtxPopCurrent_v2(NULL) && !cuDevicePrimaryCtxRelease_v2(gpu));
+}
+
+/* Memory of an allocator that is not Tutti's. */
+static inline void *take_foreign(int gpu, size_t len)
+{
+	CUdeviceptr at = 0;
+
+	enter(gpu);
+	CHECK(!cuMemAlloc_v2(&at, len));
+	leave(gpu);
+	return (void *)at;
+}
+
+static inline void free_foreign(int gpu, void *memory)
+{
+	enter(gpu);
+	CHECK(!cuMemFree_v2((CUdeviceptr)memory));
+	leave(gpu);
+}
+
+struct stream {
+	CUstream stream;
+	int gpu;
+};
+
+static inline void open_stream(struct stream *s, int gpu)
+{
+	s->gpu = gpu;
+	enter(gpu);
+	CHECK(!cuStreamCreate(&s->stream, CU_STREAM_NON_BLOCKING));
+	leave(gpu);
+}
+
+static inline void close_stream(struct stream *s)
+{
+	enter(s->gpu);
+	CHECK(!cuStreamDestroy_v2(s->stream));
+	leave(s->gpu);
+}
+
+/* NULL: the legacy stream. A test that uses a stream calls nothing in between that another fiber may run in. */
+static inline void use_stream(tutti *job, const struct stream *s)
+{
+	if (s)
+		enter(s->gpu);
+	CHECK(tutti_stream(job, s ? s->stream : NULL) == 0);
+	if (s)
+		leave(s->gpu);
+}
+
 /* On sim with some seeds, tcp and shm. */
 static inline void run_everywhere(int size, int timeout_ms, void (*program)(tutti *))
 {

@@ -54,15 +54,327 @@ static void test_own(void)
 	expect_nothing_left();
 }
 
+/* ---- messages ---- */
+
+/* Each rank sends to the next one, in a ring, and receives from the one before it; alone: to itself. */
+static void pass_messages(tutti *job, int from, int to, bool posted)
+{
+	int me = tutti_rank(job), n = tutti_size(job), next = (me + 1) % n, before = (me + n - 1) % n;
+	char *out = take(job, MOST, from), *in = take(job, MOST, to);
+
+	for (int i = 0; i < SIZES; i++) {
+		tutti_op send = { 0 }, receive = { 0 };
+		tutti_message info;
+		size_t len = sizes[i];
+		paint(out, len, me + i);
+		if (posted)
+			CHECK(tutti_recv(job, before, i, in, MOST, &info, &receive) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		CHECK(tutti_send(job, next, i, out, len, &send) == 0);
+		if (!posted)
+			CHECK(tutti_recv(job, before, i, in, MOST, &info, &receive) == 0);
+		CHECK(tutti_wait(&receive, -1) == 0 && tutti_wait(&send, -1) == 0);
+		CHECK(info.bytes == len && is_painted(in, len, before + i));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, out);
+	tutti_free(job, in);
+}
+
+static void program_messages(tutti *job)
+{
+	int mine = tutti_rank(job) % 2;
+
+	for (int posted = 0; posted < 2; posted++) {
+		pass_messages(job, mine, -1, posted);
+		pass_messages(job, -1, mine, posted);
+		pass_messages(job, mine, 1 - mine, posted);
+	}
+}
+
+static void test_messages(void)
+{
+	run_everywhere(2, 0, program_messages);
+	expect_nothing_left();
+}
+
+static void test_own_messages(void)
+{
+	run_everywhere(1, 0, program_messages);
+	expect_nothing_left();
+}
+
+/* ---- what is refused ---- */
+
+static void program_refused(tutti *job)
+{
+	char *memory = take(job, 4096, 0), *host = take(job, 4096, -1);
+	int me = tutti_rank(job), other = 1 - me;
+	void *foreign = take_foreign(0, 4096);
+	tutti_window *w, *h;
+
+	CHECK(tutti_window_open(job, "foreign", foreign, 4096, &w) == -ENOTSUP && strstr(tutti_why(), "tutti_alloc"));
+	CHECK(tutti_window_open(job, "w", memory, 4096, &w) == 0);
+	CHECK(tutti_window_open(job, "h", host, 4096, &h) == 0);
+	CHECK(tutti_add(w, me, 0, 1, NULL, NULL) == -ENOTSUP && strstr(tutti_why(), "GPU"));
+	CHECK(tutti_add(w, other, 0, 1, NULL, NULL) == -ENOTSUP && strstr(tutti_why(), "GPU"));
+	CHECK(!tutti_window_map(w, me) && !tutti_window_map(w, other));
+	/* memory of another allocator is a source and a sink */
+	paint(foreign, 4096, me);
+	CHECK(tutti_put(h, other, 0, foreign, 4096, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0 && is_painted(host, 4096, other));
+	CHECK(tutti_put(h, other, 0, (char *)foreign + 4000, 97, NULL) == -EINVAL); /* leaves its allocation */
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_window_close(h);
+	free_foreign(0, foreign);
+	tutti_free(job, memory);
+	tutti_free(job, host);
+}
+
+static void test_refused(void)
+{
+	run_everywhere(2, 0, program_refused);
+	expect_nothing_left();
+}
+
+/* ---- order ---- */
+
+enum { BIG = 2 << 20 };
+
+/* Rank 0 puts from a device, and then says so in five ways. Its stream stands still for longer than TUTTI_SILENCE. */
+static void program_order(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, me ? -1 : 0), *flags = take(job, 64, -1);
+	tutti_window *w, *f;
+	struct stream s;
+
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0);
+	CHECK(tutti_window_open(job, "f", flags, 64, &f) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!me) {
+		tutti_op ops[4] = { { { 0 } } };
+		uint64_t one = 1;
+		paint(memory, BIG, 5);
+		open_stream(&s, 0);
+		fake_cuda_hold(s.stream, true);
+		use_stream(job, &s);
+		CHECK(tutti_put(w, 1, 0, memory, BIG, &ops[0]) == 0);
+		CHECK(tutti_put_notify(w, 1, 0, memory, 300, 1, &ops[1]) == 0);
+		CHECK(tutti_put_notify(f, 1, 0, &one, 8, 2, &ops[2]) == 0);
+		CHECK(tutti_send(job, 1, 3, &one, 8, &ops[3]) == 0);
+		use_stream(job, NULL);
+		CHECK(tutti_put(f, 1, 8, &one, 8, NULL) == 0); /* small puts pass */
+		CHECK(tutti_get(f, 1, 8, &one, 8, NULL) == 0 && one == 1);
+		pass_time(3 * job->job->silence);
+		CHECK(tutti_test(&ops[1]) == -EINPROGRESS && tutti_test(&ops[2]) == -EINPROGRESS);
+		fake_cuda_hold(s.stream, false);
+		for (int i = 0; i < 4; i++)
+			CHECK(tutti_wait(&ops[i], -1) == 0);
+		close_stream(&s);
+	} else {
+		uint64_t said = 0;
+		while (!((volatile char *)flags)[8])
+			tutti_wait_notify(w, 0, 7, 1, 0);
+		CHECK(tutti_wait_notify(w, 0, 1, 1, 0) == -ETIMEDOUT && tutti_wait_notify(f, 0, 2, 1, 0) == -ETIMEDOUT);
+		CHECK(tutti_wait_notify(w, 0, 1, 1, -1) == 0 && is_painted(memory, BIG, 5));
+		CHECK(tutti_wait_notify(f, 0, 2, 1, -1) == 0);
+		CHECK(tutti_recv(job, 0, 3, &said, 8, NULL, NULL) == 0 && said == 1);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_window_close(f);
+	tutti_free(job, memory);
+	tutti_free(job, flags);
+}
+
+static void test_order(void)
+{
+	run_everywhere(2, 4000, program_order);
+	expect_nothing_left();
+}
+
+/* A NOTIFY behind many PUTs, some of devices' memory, some of the host's. */
+static void program_many(tutti *job)
+{
+	enum { N = 40, LEN = 70000 };
+	int me = tutti_rank(job), other = 1 - me;
+	char *window = take(job, (size_t)N * LEN, me), *mine = take(job, LEN, me), *host = take(job, LEN, -1);
+	tutti_op ops[N] = { { { 0 } } };
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", window, (size_t)N * LEN, &w) == 0);
+	paint(mine, LEN, me);
+	paint(host, LEN, 7);
+	for (int i = 0; i < N; i++)
+		CHECK(tutti_put_notify(w, other, (size_t)i * LEN, i % 3 ? mine : host, LEN, 0, &ops[i]) == 0);
+	for (int i = 0; i < N; i++) {
+		CHECK(tutti_wait_notify(w, other, 0, (uint64_t)i + 1, -1) == 0);
+		CHECK(is_painted(window + (size_t)i * LEN, LEN, i % 3 ? other : 7));
+	}
+	for (int i = 0; i < N; i++)
+		CHECK(tutti_wait(&ops[i], -1) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_free(job, window);
+	tutti_free(job, mine);
+	tutti_free(job, host);
+}
+
+static void test_many(void)
+{
+	run_everywhere(2, 0, program_many);
+	expect_nothing_left();
+}
+
+/* ---- what ends early ---- */
+
+/* Rank 0's stream stands still. Rank 1 closes its window: nothing waits for the stream, and nobody is evicted. */
+static void program_closed(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, me ? -1 : 0);
+	tutti_op put = { 0 }, get = { 0 }, notify = { 0 }, late = { 0 };
+	tutti_window *w;
+	struct stream s;
+
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0);
+	CHECK(tutti_put(w, 1 - me, 0, memory, 8, NULL) == 0);
+	if (!me) {
+		char *host = take(job, 64, -1);
+		open_stream(&s, 0);
+		fake_cuda_hold(s.stream, true);
+		use_stream(job, &s);
+		CHECK(tutti_put(w, 1, 0, memory, BIG, &put) == 0);
+		CHECK(tutti_get(w, 1, 0, memory, BIG, &get) == 0);
+		CHECK(tutti_put_notify(w, 1, 0, host, 64, 1, &notify) == 0);
+		use_stream(job, NULL);
+		CHECK(tutti_wait(&put, -1) == -ESTALE && tutti_wait(&get, -1) == -ESTALE);
+		CHECK(tutti_wait(&notify, -1) == -ESTALE && strstr(tutti_why(), "has closed its window"));
+		CHECK(tutti_get(w, 1, 0, memory, 8, &late) == -ESTALE);
+		fake_cuda_hold(s.stream, false);
+		close_stream(&s);
+		tutti_free(job, host);
+	} else {
+		pass_time(20 * TT_MS);
+	}
+	tutti_window_close(w);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, memory);
+}
+
+static void test_closed(void)
+{
+	run_everywhere(2, 4000, program_closed);
+	expect_nothing_left();
+}
+
+/* Cancelled, or out of time, while the stream stands still: the memory is the caller's again. */
+static void program_given_up(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, 0), *host = take(job, BIG, -1);
+	tutti_op ops[5] = { { { 0 } } };
+	tutti_window *w;
+	struct stream s;
+
+	CHECK(tutti_window_open(job, "w", host, BIG, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!me) {
+		CHECK(tutti_put(w, 1, 0, memory, 8, NULL) == 0);
+		open_stream(&s, 0);
+		fake_cuda_hold(s.stream, true);
+		use_stream(job, &s);
+		CHECK(tutti_put_notify(w, 1, 0, memory, BIG, 1, &ops[0]) == 0);
+		CHECK(tutti_put_notify(w, 1, 0, host, 8, 1, &ops[1]) == 0);
+		CHECK(tutti_get(w, 0, 0, memory, BIG, &ops[2]) == 0);
+		CHECK(tutti_send(job, 0, 4, host, 8, NULL) == 0);
+		CHECK(tutti_recv(job, 0, 4, memory, BIG, NULL, &ops[3]) == 0);
+		CHECK(tutti_put(w, 1, 0, memory, BIG, &ops[4]) == 0);
+		use_stream(job, NULL);
+		for (int i = 3; i >= 0; i--) /* without the first one the second one may go */
+			CHECK(tutti_cancel(&ops[i]) == 0 && tutti_wait(&ops[i], -1) == -ECANCELED);
+		CHECK(tutti_wait(&ops[4], -1) == -ETIMEDOUT);
+		fake_cuda_hold(s.stream, false);
+		close_stream(&s);
+	} else {
+		pass_time(2 * job->job->timeout); /* a barrier would time out before the put of rank 0 does */
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(!me || tutti_wait_notify(w, 0, 1, 1, 0) == -ETIMEDOUT);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_free(job, memory);
+	tutti_free(job, host);
+}
+
+static void test_given_up(void)
+{
+	run_everywhere(2, 1500, program_given_up);
+	expect_nothing_left();
+}
+
+/* The device of rank 0 breaks. Who reads it hears why; memory of the host and other devices goes on. */
+static void program_broken(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, me), *host = take(job, BIG, -1);
+	tutti_window *w, *h;
+
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0);
+	CHECK(tutti_window_open(job, "h", host, BIG, &h) == 0);
+	CHECK(tutti_get(w, 1 - me, 0, memory, BIG, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!me) {
+		fake_cuda_break(0, 700);
+		CHECK(tutti_put(h, 1, 0, memory, BIG, NULL) == -EIO && strstr(tutti_why(), "700"));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me) {
+		CHECK(tutti_get(w, 0, 0, memory, BIG, NULL) == -EIO);
+		CHECK(strstr(tutti_why(), "GPU 0") && strstr(tutti_why(), "rank 0") && strstr(tutti_why(), "700"));
+		CHECK(tutti_put(w, 0, 0, host, BIG, NULL) == -EIO && strstr(tutti_why(), "700"));
+		CHECK(tutti_get(w, 1, 0, host, BIG, NULL) == 0);
+	}
+	CHECK(tutti_put(h, 1 - me, 0, host, BIG, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	fake_cuda_break(0, 0);
+	tutti_window_close(w);
+	tutti_window_close(h);
+	tutti_free(job, memory);
+	tutti_free(job, host);
+}
+
+static void test_broken(void)
+{
+	static const char *const wires[] = { "sim", "tcp", "shm" };
+
+	for (int i = 0; i < 3; i++) {
+		struct ranks run = { .size = 2, .wire = wires[i], .program = program_broken };
+		fake_cuda_thread(i > 0);
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+		tt_gpu_close(); /* the process forgets that the device was broken */
+	}
+}
+
 static CU_TestInfo tests[] = {
 	{ "windows", test_windows },
 	{ "own", test_own },
+	{ "messages", test_messages },
+	{ "own messages", test_own_messages },
+	{ "refused", test_refused },
+	{ "order", test_order },
+	{ "many", test_many },
+	{ "closed", test_closed },
+	{ "given up", test_given_up },
+	{ "broken", test_broken },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "device", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv)
 {
-	fake_cuda_watch(holds_lock);
+	fake_cuda_watch(thread_holds_lock);
 	return run_suites(suites, argc, argv);
 }
