@@ -46,6 +46,7 @@ static void end_transfer(struct tt_transfer *t)
 	struct tt_device_peer *peer = t->member ? tt_device_peer(t->member) : NULL;
 	bool notifies = t->notify.done != NULL;
 
+	tt_import_done(t);
 	if (peer && tt_transfer_has_peer(t)) {
 		tt_say_end(t);
 		peer->served -= !t->post;
@@ -213,6 +214,8 @@ static void make(struct tt_job *job)
 	tt_list_init(&d->moving);
 	tt_list_init(&d->ending);
 	tt_list_init(&d->regions);
+	tt_list_init(&d->imports);
+	tt_list_init(&d->unmapped);
 	job->engine.stage = &stage;
 }
 
@@ -268,6 +271,7 @@ static void end_member(struct tt_member *m)
 			tt_transfer_fail(t, m->err, NULL);
 		}
 	tt_order_fail(m, NULL, m->err);
+	tt_imports_end(m);
 }
 
 /* The connections have ended, and with them all posts of pieces. */
@@ -288,6 +292,7 @@ static void close_devices(struct tt_job *job)
 	while ((node = tt_list_pop(&d->regions)))
 		free(tt_container_of(node, struct tt_staged, link));
 	tt_unlock(job);
+	tt_imports_close(d);
 	tt_device_close_resources(job);
 }
 
@@ -297,6 +302,8 @@ static const struct tt_message messages[] = {
 	{ TT_READY, "ready", tt_device_take_ready },
 	{ TT_FREE, "free", tt_device_take_free },
 	{ TT_END, "end", tt_device_take_end },
+	{ TT_EXPORT, "export", tt_import_take_export },
+	{ TT_EXPORTED, "exported", tt_import_take_exported },
 };
 
 const struct tt_module tt_device_module = {

@@ -17,7 +17,7 @@
 #include "device/device.h"
 #include "engine/engine.h"
 
-enum { TT_GIVE = 49, TT_TAKE, TT_READY, TT_FREE, TT_END }; /* types of messages */
+enum { TT_GIVE = 49, TT_TAKE, TT_READY, TT_FREE, TT_END, TT_EXPORT, TT_EXPORTED }; /* types of messages */
 enum {
 	TT_CHUNK = 1 << 20,
 	TT_GIVE_CHUNKS = 16, /* for pieces that another rank is to fetch */
@@ -77,6 +77,7 @@ struct tt_transfer {
 	bool started;
 	bool told;                  /* the other rank knows that it ends, or has ended */
 	bool direct;                /* no chunk is needed: bytes go straight to their place */
+	struct tt_import *import;   /* `from` is in this mapping; NULL: in none */
 	int err;                    /* what it ends with, once nothing of it is under way ... */
 	const char *why;            /* ... and the sentence, which the job keeps; NULL: none */
 	struct tt_piece pieces[TT_PIECES];
@@ -89,6 +90,7 @@ struct tt_staged { /* a region that no net knows */
 	struct tt_list link;        /* in tt_devices.regions */
 	uint32_t id;
 	struct tt_gpu_fence *fence;
+	int fd;                     /* of the allocation, for processes of this host; 0: none */
 };
 
 struct tt_device_peer { /* a member's own */
@@ -115,6 +117,9 @@ struct tt_devices { /* the room's own struct in a job */
 	bool registered;            /* the driver knows the chunks */
 	uint32_t free;              /* a bit for each chunk; the first ones are those to give */
 	struct tt_gpu_queue *out[TT_GPUS], *in[TT_GPUS];
+	struct tt_list imports, unmapped; /* see import.c */
+	int socket;                 /* to which owners send descriptors; 0: none */
+	uint8_t socket_name[16];
 	bool wants_chunks;
 	uint64_t wants;             /* a bit for each device whose queues are missing */
 	int unprepared;             /* why that could not be made, for those that wait; 0: it is not known */
@@ -137,6 +142,22 @@ static inline char *tt_chunk_at(const struct tt_devices *d, int chunk) { return 
 
 struct tt_staged *tt_staged_find(const struct tt_job *, uint32_t id); /* NULL: taken back, or there never was one */
 uint32_t tt_staged_id(const struct tt_key *);
+struct tt_allocation { /* in which the memory of a key lies */
+	uint64_t buffer;            /* its number in its process */
+	uint64_t offset, len;       /* where the memory begins in it; its bytes */
+};
+bool tt_staged_allocation(const struct tt_key *, struct tt_allocation *); /* false: no other process can map it */
+
+/* ---- import.c ---- */
+
+/* May the transfer read the owner's memory in place? 1: it does from now on; 0: not known yet; -1: no */
+int tt_import_use(struct tt_transfer *);
+void tt_import_done(struct tt_transfer *);
+bool tt_imports_map(struct tt_job *);          /* part of the errand: maps and unmaps. True: has mapped something */
+void tt_imports_end(struct tt_member *owner);  /* which has ended */
+void tt_imports_close(struct tt_devices *);    /* without the lock */
+void tt_import_take_export(struct tt_member *, struct tt_pack *); /* messages */
+void tt_import_take_exported(struct tt_member *, struct tt_pack *);
 
 /* ---- transfer.c ---- */
 

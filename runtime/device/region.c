@@ -2,13 +2,18 @@
 #include "device/device_private.h"
 #include <stdlib.h>
 
-static void put_key(struct tt_staged *s)
+static void put_key(struct tt_staged *s, const struct tt_gpu_range *in)
 {
 	struct tt_key *key = &s->base.key;
 	struct tt_pack p = tt_pack(key->raw, sizeof key->raw);
 
 	*key = (struct tt_key){ .len = s->base.mem.len };
 	tt_put32(&p, s->id);
+	if (s->fd > 0) {
+		tt_put64(&p, in->buffer);
+		tt_put64(&p, (uint64_t)((char *)s->base.mem.base - in->base));
+		tt_put64(&p, in->len);
+	}
 	key->raw[sizeof key->raw - 1] = 1;
 }
 
@@ -19,6 +24,16 @@ uint32_t tt_staged_id(const struct tt_key *key)
 	return tt_get32(&p);
 }
 
+bool tt_staged_allocation(const struct tt_key *key, struct tt_allocation *is)
+{
+	struct tt_pack p = tt_unpack(key->raw + 4, sizeof key->raw - 4);
+
+	is->buffer = tt_get64(&p);
+	is->offset = tt_get64(&p);
+	is->len = tt_get64(&p);
+	return is->buffer;
+}
+
 struct tt_staged *tt_staged_find(const struct tt_job *job, uint32_t id)
 {
 	tt_each_of(struct tt_staged, link, s, &tt_devices(job)->regions)
@@ -27,10 +42,10 @@ struct tt_staged *tt_staged_find(const struct tt_job *job, uint32_t id)
 	return NULL;
 }
 
-static int stage(struct tt_job *job, struct tt_net *net, const struct tt_mem *mem, struct tt_gpu_fence *fence,
-                 struct tt_region **out)
+static int stage(struct tt_net *net, const struct tt_mem *mem, const struct tt_pinned *pinned,
+                 struct tt_gpu_fence *fence, struct tt_region **out)
 {
-	struct tt_devices *d = tt_devices(job);
+	struct tt_devices *d = tt_devices(net->user);
 	struct tt_staged *s = calloc(1, sizeof *s);
 
 	if (!s)
@@ -38,7 +53,8 @@ static int stage(struct tt_job *job, struct tt_net *net, const struct tt_mem *me
 	s->base = (struct tt_region){ .net = net, .mem = *mem };
 	s->id = ++d->regions_made;
 	s->fence = fence;
-	put_key(s);
+	s->fd = pinned->fd;
+	put_key(s, &pinned->range);
 	tt_list_append(&d->regions, &s->link);
 	*out = &s->base;
 	return 0;
@@ -48,11 +64,11 @@ static int stage(struct tt_job *job, struct tt_net *net, const struct tt_mem *me
 int tt_device_reg(struct tt_net *net, const struct tt_mem *mem, struct tt_pinned *pinned, bool fenced,
                   struct tt_region **out)
 {
-	struct tt_gpu_fence *fence = fenced && pinned ? pinned->fence : NULL;
+	struct tt_gpu_fence *fence = mem->gpu >= 0 && fenced ? pinned->fence : NULL;
 
 	if (mem->gpu < 0 || (net->takes_gpu && (!fence || tt_gpu_fence_passed(fence) > 0)))
 		return net->transport->reg(net, mem, 1, tt_pinned_on(pinned, net), out);
-	return stage(net->user, net, mem, fence, out);
+	return stage(net, mem, pinned, fence, out);
 }
 
 void tt_device_dereg(struct tt_region *r)

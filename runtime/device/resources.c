@@ -103,14 +103,17 @@ static int make_chunks(struct tt_job *job)
 static int make_queues(struct tt_job *job, int gpu)
 {
 	struct tt_devices *d = tt_devices(job);
-	struct tt_gpu_queue *in, *out;
-	int err = d->registered ? 0 : tt_gpu_register(d->memory, BYTES);
+	struct tt_gpu_queue *in, *out = NULL;
+	int err = tt_gpu_queue_open(gpu, &in);
 
-	d->registered |= !err;
-	if (err || (err = tt_gpu_queue_open(gpu, &in)))
+	if (err)
 		return err;
-	if ((err = tt_gpu_queue_open(gpu, &out))) {
+	err = tt_gpu_queue_open(gpu, &out);
+	if (!err && !d->registered && !(err = tt_gpu_register(d->memory, BYTES)))
+		d->registered = true;
+	if (err) {
 		tt_gpu_queue_close(in);
+		tt_gpu_queue_close(out);
 		return err;
 	}
 	tt_ticket_lock_take(&job->engine.lock);
@@ -136,9 +139,11 @@ static void go_on(struct tt_timer *t) { (void)t; }
 void tt_device_prepare(struct tt_job *job)
 {
 	struct tt_devices *d = tt_devices(job);
-	bool chunks = d->wants_chunks;
+	bool mapped = tt_imports_map(job), chunks = d->wants_chunks;
 	uint64_t devices = d->wants;
 
+	if (mapped)
+		tt_timer_start(job, &d->timer, tt_now(), go_on);
 	if (!chunks && !devices)
 		return;
 	tt_ticket_lock_release(&job->engine.lock);

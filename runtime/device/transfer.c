@@ -104,6 +104,8 @@ static int start(struct tt_transfer *t)
 		fail_here(t, can);
 	if (can < 1)
 		return can < 0;
+	if (!tt_import_use(t))
+		return 0;
 	t->started = true;
 	if (t->post && tt_transfer_has_peer(t)) {
 		t->id = ++d->ids;

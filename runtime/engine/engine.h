@@ -261,6 +261,7 @@ struct tt_pinned {
 	struct tt_region *local[TT_NETS]; /* made at the first use, one a net; NULL: none */
 	/* Memory of a device (mem.gpu >= 0): pinned for each call anew, whatever its length */
 	struct tt_gpu_range range;
+	int fd;                     /* of a window: names the allocation to processes of this host; 0: none */
 	struct tt_gpu_fence *fence; /* the point that the caller's stream had reached; NULL: nothing to wait for */
 };
 

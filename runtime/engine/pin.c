@@ -12,6 +12,7 @@
  * have received last. Arenas have serial numbers: an address of one that was freed may come again. */
 #include "engine/engine.h"
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { KEPT = 16 }; /* ranges for remote use */
 
@@ -36,6 +37,8 @@ void tt_unpin_now(struct tt_pinned *p)
 		p->pins[i]->net->transport->unpin(p->pins[i]);
 	if (p)
 		tt_gpu_fence_free(p->fence);
+	if (p && p->fd > 0)
+		close(p->fd);
 	free(p);
 }
 
@@ -268,6 +271,8 @@ static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_
 		tt_unpin_now(p);
 		return err;
 	}
+	if (use == TT_PIN_WINDOW && range->ours && tt_gpu_export(range->base, &p->fd))
+		p->fd = 0; /* others read it in pieces */
 	*out = p;
 	return 0;
 }

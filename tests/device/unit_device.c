@@ -332,8 +332,10 @@ static void program_broken(tutti *job)
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (me) {
-		CHECK(tutti_get(w, 0, 0, memory, BIG, NULL) == -EIO);
-		CHECK(strstr(tutti_why(), "GPU 0") && strstr(tutti_why(), "rank 0") && strstr(tutti_why(), "700"));
+		int err = tutti_get(w, 0, 0, memory, BIG, NULL); /* in place, it is broken for its owner alone */
+		CHECK(err == -EIO || (!err && !strcmp(tt_world ? "sim" : this_run->wire, "shm")));
+		CHECK(!err || (strstr(tutti_why(), "GPU 0") && strstr(tutti_why(), "rank 0")));
+		CHECK(!err || strstr(tutti_why(), "700"));
 		CHECK(tutti_put(w, 0, 0, host, BIG, NULL) == -EIO && strstr(tutti_why(), "700"));
 		CHECK(tutti_get(w, 1, 0, host, BIG, NULL) == 0);
 	}
@@ -358,6 +360,57 @@ static void test_broken(void)
 	}
 }
 
+/* ---- one host ---- */
+
+static bool fails; /* no process can map the memory of another one */
+
+/* On one host a GET copies from device to device; more windows than a rank keeps mapped. */
+static void program_import(tutti *job)
+{
+	enum { WINDOWS = 40 };
+	int me = tutti_rank(job), other = 1 - me;
+	char *mine = take(job, BIG, me), *memory[WINDOWS], name[16];
+	tutti_window *w[WINDOWS];
+
+	for (int i = 0; i < WINDOWS; i++) {
+		memory[i] = take(job, BIG / 8, i % 2);
+		paint(memory[i], BIG / 8, me + i);
+		snprintf(name, sizeof name, "w%d", i);
+		CHECK(tutti_window_open(job, name, memory[i] + 64, BIG / 8 - 64, &w[i]) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (fails && !me) /* the first one goes in pieces, the others too where none can be mapped */
+		fake_cuda_fail("cuMemImportFromShareableHandle", 1, 801);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int n = 0; n < 2; n++)
+		for (int i = 0; i < WINDOWS; i++) {
+			paint(mine, BIG / 8, 99);
+			CHECK(tutti_get(w[i], other, 1000, mine, 100000, NULL) == 0);
+			for (size_t at = 0; at < 100000; at += 997)
+				CHECK(((char *)fake_cuda_bytes(mine))[at] == pattern(other + i, at + 1064));
+		}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < WINDOWS; i++) {
+		tutti_window_close(w[i]);
+		tutti_free(job, memory[i]);
+	}
+	tutti_free(job, mine);
+}
+
+static void test_import(void)
+{
+	struct ranks run = { .size = 2, .wire = "shm", .program = program_import };
+
+	for (fails = false;; fails = true) {
+		uint64_t before = fake_cuda_calls("cuMemImportFromShareableHandle");
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT_TRUE(fake_cuda_calls("cuMemImportFromShareableHandle") - before >= 80);
+		expect_nothing_left();
+		if (fails)
+			break;
+	}
+}
+
 static CU_TestInfo tests[] = {
 	{ "windows", test_windows },
 	{ "own", test_own },
@@ -368,7 +421,8 @@ static CU_TestInfo tests[] = {
 	{ "many", test_many },
 	{ "closed", test_closed },
 	{ "given up", test_given_up },
-	{ "broken", test_broken },
+	{ "import", test_import },
+	{ "broken", test_broken }, /* the last one: the driver keeps what a broken device had */
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "device", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
