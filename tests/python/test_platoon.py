@@ -274,6 +274,20 @@ def test_param_sync_with_other_numbers(alpha):
         np.testing.assert_allclose(got_master, m, 0, 1e-12)
 
 
+def test_easgd_of_large_and_strided_arrays():
+    """The rule takes arrays in pieces: all elements are there, also of arrays with gaps, of scalars, of empty ones."""
+    from platoon.param_sync import EASGD
+    draw = np.random.RandomState(3)
+    for shape in ((100003,), (300, 400), (), (0,)):
+        for order in ("C", "F"):
+            local, master = np.array(draw.randn(*shape), order=order), np.array(draw.randn(*shape))
+            force = 0.3 * (local - master)
+            wanted = local - force, master + force
+            EASGD(0.3).update_params([local], [master])
+            np.testing.assert_allclose(local, wanted[0], 0, 1e-12)
+            np.testing.assert_allclose(master, wanted[1], 0, 1e-12)
+
+
 def collective_worker():
     """Runs the cases that have as many workers as there are here, and a drawn one of each kind."""
     from platoon.training import global_dynamics as gd

@@ -1,9 +1,11 @@
 """Rules by which a worker and the shared parameters learn from each other."""
 from __future__ import annotations
 
-from typing import Any, Callable, List
+from typing import Any, Callable, Iterator, List, Tuple
 
 from ._variables import assign, value_of
+
+_PIECE = 1 << 15  # elements
 
 
 class ParamSyncRule:
@@ -39,6 +41,16 @@ class ParamSyncRule:
         """The local parameters have just become the shared ones."""
 
 
+def _pieces(local: Any, master: Any) -> Iterator[Tuple[Any, Any]]:
+    """Views of both arrays that fit into a processor's cache; the arrays themselves if one of them has gaps."""
+    if not (local.flags.c_contiguous and master.flags.c_contiguous):
+        yield local, master
+        return
+    local, master = local.reshape(-1), master.reshape(-1)
+    for begin in range(0, local.size, _PIECE):
+        yield local[begin:begin + _PIECE], master[begin:begin + _PIECE]
+
+
 class EASGD(ParamSyncRule):
     """Elastic averaging (Zhang, Choromanska and LeCun 2015): worker and center move towards each other.
 
@@ -59,10 +71,11 @@ class EASGD(ParamSyncRule):
     def update_params(self, local_params: List[Any], master_params: List[Any]) -> None:
         """diff = alpha * (local - master); local -= diff; master += diff."""
         for local, master in zip(local_params, master_params):
-            diff = local - master
-            diff *= self.alpha
-            local -= diff
-            master += diff
+            for mine, shared in _pieces(local, master):
+                diff = mine - shared
+                diff *= self.alpha
+                mine -= diff
+                shared += diff
 
 
 class ASGD(ParamSyncRule):

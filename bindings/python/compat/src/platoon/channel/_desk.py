@@ -6,6 +6,7 @@ a new rank. A request is a message, and so is its answer: JSON of any length.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import tutti
@@ -24,15 +25,26 @@ class Query(NamedTuple):
     content: Dict[str, Any]
 
 
+def _join(port: int, **config: Any) -> tutti.Job:
+    """Joins with waits that sleep at once: other workers of this host need the cores that a wait would poll on."""
+    asked = os.environ.get("TUTTI_SPIN")
+    os.environ["TUTTI_SPIN"] = asked or "no"
+    try:
+        return tutti.Job(boot="127.0.0.1:%d" % port, **config)
+    finally:
+        if asked is None:
+            del os.environ["TUTTI_SPIN"]
+
+
 def open_job(port: int) -> tutti.Job:
     """A job of this process, to which others come. Raises tutti.errors.AddressInUse."""
-    return tutti.Job(boot="127.0.0.1:%d" % port, rank=0, ranks=1, newcomers=_NEWCOMERS)
+    return _join(port, rank=0, ranks=1, newcomers=_NEWCOMERS)
 
 
 def join_job(port: int, timeout: float) -> tutti.Job:
     """Joins such a job. timeout: seconds, for joining and for each wait. Raises PlatoonError."""
     try:
-        return tutti.Job(boot="127.0.0.1:%d" % port, timeout=timeout)
+        return _join(port, timeout=timeout)
     except TimeoutError as e:
         raise PlatoonError("no controller answers at port %d" % port, e) from None
 
