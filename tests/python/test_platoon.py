@@ -505,7 +505,7 @@ def write_samples(folder, prefix, count):
 
 
 def test_example(start, tmp_path):
-    """examples/python/old: a controller, a first worker and a second one learn what is in the samples."""
+    """examples/python/old: a controller and two workers, the second before the first, learn what is in the samples."""
     write_samples(tmp_path, "train", 1280)
     write_samples(tmp_path, "t10k", 200)
     programs = {name: (HERE.parents[1] / "examples/python/old" / ("platoon_%s.py" % name)).read_text()
@@ -513,10 +513,13 @@ def test_example(start, tmp_path):
     port = ("--port", start.port)
     serve = start(programs["controller"], *port, "--max-mb", 400, "--valid-freq", 40)
     serve.await_text("Lieutenant is ready")
-    first = start(programs["worker"], *port, "--first", "--data", tmp_path, OPENBLAS_NUM_THREADS=1)
-    first.await_text("initialized")
-    start(programs["worker"], *port, "--data", tmp_path, OPENBLAS_NUM_THREADS=1).said()
-    first.said()
+    data = ("--data", tmp_path)
+    second = start(programs["worker"], *port, *data, OPENBLAS_NUM_THREADS=1)  # waits for the first one's parameters
+    while not os.path.exists("/dev/shm/fashion%dlock" % start.port):
+        assert second.poll() is None
+        time.sleep(0.01)
+    for worker in (start(programs["worker"], *port, "--first", *data, OPENBLAS_NUM_THREADS=1), second):
+        assert "initialized" in worker.said()
     said = serve.said()
     assert "trained" in said and float(said.split("error")[-1]) < 0.1 and (tmp_path / "fashion_best.npz").exists(), said
 
@@ -741,6 +744,32 @@ def test_death_in_all_reduce(start):
     survivor.await_text("the named error: ")
     assert "again: 2.0" in start(new).said() and "again: 2.0" in survivor.said()
     assert "A worker has died" in serve.said(1)
+
+
+def test_more_workers_than_devices(start, tmp_path):
+    """A worker too many is refused, and the others go on. Of two with one device's name one gets another device."""
+    def refused():
+        try:
+            Worker(PORT)
+        except PlatoonError as e:
+            print(e)
+
+    def waiting():
+        worker = Worker(PORT)
+        print("rank", worker.local_rank)
+        while not os.path.exists("enough"):
+            time.sleep(0.01)
+        print(worker.send_req("alive")[0])
+
+    serve = start(controller, "a", "b")
+    workers = [start(waiting, THEANO_FLAGS="floatX=float32,device=b") for _ in range(2)]
+    for worker in workers:
+        worker.await_text("rank")
+    assert "2 devices, and each has its worker already" in start(refused).said()
+    (tmp_path / "enough").touch()
+    said = sorted(worker.said() for worker in workers)
+    assert "rank 0\nalive" in said[0] and "rank 1\nalive" in said[1], said
+    serve.said()
 
 
 def started_controller():

@@ -24,6 +24,10 @@ _SLICE = 0.05  # seconds, after which a wait for requests looks at the workers' 
 _PATIENCE = 5  # seconds, after which a worker that was asked to end is killed
 
 
+class _Refused(PlatoonError):
+    """A request fails, and the controller goes on."""
+
+
 class Controller:
     """Answers workers: derive a class, and override handle_control.
 
@@ -141,25 +145,24 @@ class Controller:
         """The same, and what depends on the rank that asks."""
         req, info = query.content["req"], query.content["req_info"]
         if req == "platoon-worker_ranks":
-            return [self._slots.get(i) for i in range(self._local_size)]
+            return [self._slots.get(i) for i in range(self._local_size)], self._registered
         if req == "platoon-get_platoon_info":
             return self._register(query.rank, info)
         return self._handle_base_control(req, query.content["worker_id"], info)
 
     def _register(self, rank: int, info: Dict[str, Any]) -> Dict[str, Any]:
         """Gives a worker its device: the one that it names, or the first that nobody has."""
+        free = [device for i, device in enumerate(self._devices) if i not in self._slots]
+        if self._devices and not free:
+            raise _Refused("this controller has %d devices, and each has its worker already" % self._local_size)
+        if not free:
+            response = {"local_size": 0, "local_rank": self._registered, "multinode": False, "global_size": 0,
+                        "global_rank": self._registered}
+        else:
+            device = info["device"] if info["device"] in free else free[0]
+            response = self._get_platoon_info({**info, "device": device})
+            self._slots[response["local_rank"]] = rank
         self._registered += 1
-        if not self._devices:
-            return {"local_size": 0, "local_rank": self._registered - 1, "multinode": False, "global_size": 0,
-                    "global_rank": self._registered - 1}
-        free = [i for i in range(self._local_size) if i not in self._slots]
-        if info["device"] not in self._devices:
-            if not free:
-                raise PlatoonError("this controller has %d devices, and each has its worker already"
-                                   % self._local_size)
-            info["device"] = self._devices[free[0]]
-        response = self._get_platoon_info(info)
-        self._slots[response["local_rank"]] = rank
         return response
 
     # ---- serving ----
@@ -242,6 +245,8 @@ class Controller:
             if answer is None:
                 answer = self._handle(content)
             desk.answer(query, answer)
+        except _Refused as e:
+            desk.answer(query, error=e.descr)
         except Exception as e:
             desk.answer(query, error="the controller has failed on %r: %s: %s"
                                      % (content["req"], type(e).__name__, e))

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 import numpy
 
@@ -21,6 +21,8 @@ from ..util import PlatoonError, SingletonType, op_to_tutti
 from ._batches import Receiver
 from ._desk import Caller
 from ._params import SharedParams
+
+_PAUSE = 0.02  # seconds, between two looks at who is there
 
 
 class Worker(SharedParams, metaclass=SingletonType):
@@ -160,24 +162,31 @@ class Worker(SharedParams, metaclass=SingletonType):
 
     def _make_group(self) -> tutti.Group:
         """The group of the workers of all devices, in their order."""
-        ranks = self._await_workers()
-        name = "all_reduce %s" % " ".join(map(str, ranks))
-        self._group = self._caller.everyone.of(ranks, name)
-        return self._group
-
-    def _await_workers(self) -> List[int]:
         if not self._local_size:
             raise PlatoonError("all_reduce needs to know how many workers there are: give the Controller its devices, "
                                "one name for each worker")
         deadline = time.monotonic() + self._socket_timeout / 1000
-        while time.monotonic() < deadline:
-            ranks: List[int] = self.send_req("platoon-worker_ranks")
+        while self._group is None:
+            ranks, number = self._await_workers(deadline)
+            try:
+                self._group = self._caller.everyone.of(ranks, "all_reduce %d" % number)
+            except ConnectionError:  # a worker has died of which the controller did not know yet
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE)
+        return self._group
+
+    def _await_workers(self, deadline: float) -> Tuple[List[int], int]:
+        """The ranks of the workers of all devices, and a number that no other set of workers has."""
+        while True:
+            ranks, number = self.send_req("platoon-worker_ranks")
             if None not in ranks:
-                return ranks
-            time.sleep(0.02)
-        missing = [i for i, rank in enumerate(ranks) if rank is None]
-        raise PlatoonError("all_reduce waits for %d workers, and worker %s has not come"
-                           % (self._local_size, ", ".join(map(str, missing))))
+                return ranks, number
+            if time.monotonic() > deadline:
+                missing = ", ".join(str(i) for i, rank in enumerate(ranks) if rank is None)
+                raise PlatoonError("all_reduce waits for %d workers, and worker %s has not come"
+                                   % (self._local_size, missing))
+            time.sleep(_PAUSE)
 
     # ---- batches ----
 
