@@ -1,5 +1,6 @@
 """dpwa on Tutti: config files, the recorded numbers, and processes that are started by hand, stopped, killed, late."""
 import contextlib
+import ctypes
 import importlib
 import inspect
 import itertools
@@ -137,6 +138,35 @@ def test_no_torch():
     """Importing dpwa does not import torch."""
     program = "import dpwa, sys; assert dpwa.DpwaConnection and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_blobs():
+    """Memory is used again only where nobody can tell."""
+    from dpwa._blob import _CAN_TELL, Blobs
+    blobs, n = Blobs(), 5 << 20
+
+    def take(fill):
+        blob, memory = blobs.take(n)
+        ctypes.memset(memory, fill, n)
+        return blob
+
+    assert _CAN_TELL or sys.version_info >= (3, 13)
+    for a, b, c in zip(*[iter(range(30))] * 3):
+        first = take(a)
+        second, view = take(b), memoryview(first)
+        third = take(c)
+        assert first == view == bytes([a]) * n and second == bytes([b]) * n and third == bytes([c]) * n
+    del first, second, third
+    held = {take(1): 1, take(2): 2}
+    del held
+    assert hash(take(3)) == hash(bytes([3]) * n) and take(4) in {bytes([4]) * n}
+    one = take(5)
+    view = memoryview(one)[7:]
+    place = id(one)
+    del one
+    assert [take(6)[0], take(7)[0], view[0]] == [6, 7, 5]
+    del view
+    assert not _CAN_TELL or place in [id(take(8)), id(take(9))]
 
 
 # ---- the recorded numbers: two nodes in this process ----

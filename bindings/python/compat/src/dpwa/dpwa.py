@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 import numpy
 import tutti
 
-from ._blob import new_blob
+from ._blob import Blobs
 from ._config import DpwaConfigError, DpwaConfiguration, Node, make_node
 
 LOGGER = logging.getLogger(__name__)
@@ -77,6 +77,7 @@ class DpwaConnection:
         self._joined = 0.0
         self._gossip: Optional[tutti.Gossip] = None
         self._bytes: Optional[int] = None     # of each blob
+        self._blobs = Blobs()
         self._clock = 0.0                     # while no gossip is open
         _check_place(self.me)
 
@@ -111,7 +112,7 @@ class DpwaConnection:
         """
         if self._bytes is None:
             return None, 0
-        blob, memory = new_blob(self._bytes)
+        blob, memory = self._blobs.take(self._bytes)
         factor = self._wait_into(memory, loss)
         return (None, 0) if factor is None else (blob, factor)
 
