@@ -251,7 +251,8 @@ void tutti_group_free(tutti *);
 
 /* Adds a node to this process's list of nodes, if the job was started from a config file with such a list. The node
  * is the process named `name`, and listens at host and port, as in the file; its own list has it. All processes add
- * the same nodes in the same order, each before it uses the node: the list's order is the numbering. A node that was
+ * the same nodes in the same order, each before it uses the node: the list's order is the numbering. (With
+ * TUTTI_LISTS=own each process has its own list and numbering, and adds what it likes: tutti.conf(5).) A node that was
  * not in a process's first list has no seat in that process's first group, and takes part in windows, gossip and all
  * else that is no collective. A node that is in the list already, or was removed, keeps its number. Does not block.
  * Returns the node's rank. -EEXIST: that name has another address; -ENOSPC: as many as TUTTI_NEWCOMERS were added;

@@ -211,6 +211,8 @@ static int open_gossip(struct tt_job *job, const char *name, const tutti_tensor 
 
 	if (!name || !*name || strlen(name) > 160)
 		return tt_fail(-EINVAL, "a gossip's name has 1 to 160 bytes");
+	if (config->way != TUTTI_GOSSIP_PULL && (err = tt_need_same_lists(job, "a gossip that gives models away")))
+		return err;
 	struct tutti_gossip *g = calloc(1, sizeof *g);
 	if (!g)
 		return tt_fail(-ENOMEM, "no memory for a gossip");
@@ -636,7 +638,7 @@ int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
 	for (int i = 0; i < g->config.buffers; i++)
 		info->in_flight += g->gift[i].kept ? g->gift[i].mail.weight : 0;
 	for (int i = 0; i < g->job->size; i++)
-		info->peers += !g->peers[i].out && tt_member_is_there(g->job, i);
+		info->peers += !g->peers[i].out && !tt_member(g->job, i)->guest && tt_member_is_there(g->job, i);
 	tt_unlock(g->job);
 	leave(g);
 	return 0;

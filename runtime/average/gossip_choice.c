@@ -99,7 +99,8 @@ static bool is_eligible(struct tutti_gossip *g, int rank)
 	struct tt_gossip_peer *p = &g->peers[rank];
 	const struct tt_member *m = tt_member(g->job, rank);
 
-	if (p->out || !tt_member_is_there(g->job, rank) || is_busy(g, rank) || (p->erred && p->erred == m->epoch))
+	if (p->out || m->guest || !tt_member_is_there(g->job, rank) || is_busy(g, rank) ||
+	    (p->erred && p->erred == m->epoch))
 		return false;
 	tt_gossip_meet(g, rank);
 	if (p->asked)

@@ -94,6 +94,7 @@ static int take_launch(struct tt_job *job, struct tt_launch *launch)
 	all->launched = job->size;
 	all->unnumbered = launch->unnumbered;
 	all->node_list = launch->nodes != NULL; /* before this rank listens: greetings may come at once */
+	launch->own_list = all->own_list = launch->nodes && tt_setting_is(&job->settings, TT_LISTS, "own");
 	job->epoch = tt_epoch_now();
 	all->minority = tt_setting_is(&job->settings, TT_MINORITY, "yes");
 	int err = choose_capacity(job, launch);

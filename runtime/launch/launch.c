@@ -497,7 +497,9 @@ uint64_t tt_launch_job_id(const struct tt_launch *b)
 	const char *port = strrchr(b->address, ':');
 	uint64_t h = tt_hash_text(TT_HASH64, port ? port : b->address);
 
-	if (b->nodes)
+	if (b->own_list)
+		h = tt_hash_text(h, "lists=own");
+	else if (b->nodes)
 		h = tt_hash_text(tt_hash_text(h, b->nodes[0].name), b->nodes[0].address);
 	return h;
 }

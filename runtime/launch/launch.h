@@ -16,6 +16,7 @@ struct tt_launch {
 	const char *boots;          /* the same, and after commas where others do; NULL: rank 0's address alone */
 	int listen_fd;              /* a socket that listens there already, or -1; see tt_launch_took_socket() */
 	struct tt_node *nodes;      /* `size` of them, or NULL */
+	bool own_list;              /* each process has other nodes */
 	const struct tt_launcher *by;
 	uint64_t begun;             /* when this process began to join */
 	struct {

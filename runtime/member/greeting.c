@@ -35,13 +35,13 @@ static void end_silent(struct tt_timer *t)
  * refuse it if it asked to be let in, and be taken for dead. */
 void tt_greeting_start(struct tt_link *l)
 {
-	uint8_t bytes[24 + TT_JOB_NAME];
+	uint8_t bytes[24 + TT_JOB_NAME + 2 + sizeof(struct tt_node)];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	const struct tt_members *all = tt_members(l->job);
 	bool joining = tt_is_joining(l->job) && (all->node_list || l->member == tt_member(l->job, all->sponsor));
 
 	tt_put8(&p, TT_HELLO);
-	tt_put32(&p, all->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
+	tt_put32(&p, all->unnumbered ? TT_NEW_RANK : tt_member_number(tt_member(l->job, l->job->rank)));
 	tt_put32(&p, (uint32_t)all->launched);
 	tt_put32(&p, l->job->epoch);
 	tt_put8(&p, joining);
@@ -49,6 +49,8 @@ void tt_greeting_start(struct tt_link *l)
 		tt_put_text(&p, all->name);
 	if (all->node_list)
 		tt_put64(&p, tt_nodes_hash(l->job, all->launched));
+	if (all->own_list)
+		tt_nodes_present(l->job, &p);
 	l->used = !joining;
 	if (tt_send_raw(l, bytes, (size_t)(p.at - bytes)))
 		tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_silent);
@@ -100,8 +102,8 @@ static bool say_welcome(struct tt_link *l, const struct tt_member *to)
 
 	tt_put8(&p, TT_WELCOME);
 	tt_put32(&p, l->job->epoch);
-	tt_put32(&p, (uint32_t)to->rank);
-	tt_put32(&p, (uint32_t)l->job->rank);
+	tt_put32(&p, tt_member_number(to));
+	tt_put32(&p, tt_member_number(tt_member(l->job, l->job->rank)));
 	tt_put32(&p, (uint32_t)(all->capacity - all->launched));
 	return tt_send_raw(l, bytes, sizeof bytes);
 }
@@ -301,8 +303,8 @@ static void take_welcome(struct tt_link *l, struct tt_pack *p)
 	}
 	if (!p->bad && all->unnumbered && rank >= (uint32_t)all->launched && rank < (uint32_t)all->capacity)
 		tt_late_join_take_number(l->job, (int)rank);
-	p->bad |= all->unnumbered || rank != (uint32_t)l->job->rank;
-	if (!p->bad && its != (uint32_t)m->rank && !(m = tt_rendezvous_found(m, (int)its)))
+	p->bad |= all->unnumbered || rank != tt_member_number(tt_member(l->job, l->job->rank));
+	if (!p->bad && its != tt_member_number(m) && !(m = tt_rendezvous_found(m, (int)its)))
 		return;
 	if (p->bad || !epoch)
 		tt_member_gone(m, -EPROTO, "%s answered a greeting with nonsense", tt_member_label(m).text);
@@ -336,7 +338,7 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 	bool late = job->joined && h->joining; /* no connection of this rank can have crossed it */
 	bool soon = late && !tt_members(job)->node_list && (job->leaving || has_just_left(job, m));
 
-	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank && !late && !is_another_life(m, h)) {
+	if (m && m->state == TT_UP && m->link->mine && tt_comes_after(m) && !late && !is_another_life(m, h)) {
 		tt_send_raw(l, &busy, 1); /* both connected at once, and this rank is the lower one */
 		return;
 	}
@@ -359,7 +361,7 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 			m->link->doubted = false; /* the next HELLO asks again */
 		return;
 	}
-	if (m->state == TT_CONNECTING && m->link && job->rank < m->rank) {
+	if (m->state == TT_CONNECTING && m->link && tt_comes_after(m)) {
 		if (late) { /* it has just started: the connection under way leads to its earlier life */
 			snprintf(text, sizeof text, "rank %u is already taken", h->rank);
 			refuse(l, TT_INFO, true, text);
@@ -399,6 +401,8 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		tt_get_text(p, its, sizeof its);
 	if (!p->bad && tt_pack_left(p))
 		h.list = tt_get64(p);
+	if (!p->bad && tt_members(l->job)->own_list)
+		h.rank = tt_nodes_take_guest(l->job, p);
 	if (p->bad || l->mine || l->member || l->claim || !h.epoch || (*its && !tt_launch_is_name(its))) {
 		refuse(l, TT_WARN, false, "its greeting makes no sense");
 	} else if (*its && *ours && strcmp(its, ours) != 0) {

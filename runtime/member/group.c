@@ -365,7 +365,7 @@ int tt_group_is_mine(const struct tutti *g)
 {
 	int err = tt_usable(tt_job_of(g));
 
-	if (err || !is_whole(g) || g == tt_members(g->job)->all)
+	if (err || (err = tt_need_same_lists(g->job, "a collective")) || !is_whole(g) || g == tt_members(g->job)->all)
 		return err;
 	return tt_fail(-EINVAL, "this rank has joined the job under way, and is not in its first group: call "
 	               "collectives in the group that tutti_group_grow gives it");
@@ -404,7 +404,7 @@ static void expel(struct tt_member *m, const char *why)
 
 	snprintf(text, sizeof text, "%s was evicted by %s: %.80s", tt_member_label(m).text, by.text, why);
 	tt_stats_count(&m->stats, TUTTI_STAT_EVICTED, 0);
-	m->untold = m->rank < m->job->rank;
+	m->untold = !tt_comes_after(m);
 	tt_member_expel(m, -ECONNRESET, text);
 }
 

@@ -899,8 +899,8 @@ int tutti_group_of(tutti *at, const int *ranks, int n, const char *name, tutti *
 	struct call *c = NULL;
 	int err = tt_usable(job);
 
-	if (err || (err = tt_given(out, "tutti_group_of: group")) || (err = check_list(at, ranks, n, name)) ||
-	    (err = tt_begin(job)))
+	if (err || (err = tt_given(out, "tutti_group_of: group")) || (err = tt_need_same_lists(job, "a group")) ||
+	    (err = check_list(at, ranks, n, name)) || (err = tt_begin(job)))
 		return err;
 	if (!(err = new_call(at, ranks, n, name, &c))) {
 		if (find_call(job, name))

@@ -100,6 +100,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	bool outside;               /* joined a job under way, and is in no group yet */
 	bool sponsored;             /* this rank has let it in */
 	bool removed;               /* node list: the program has taken it out */
+	bool guest;                 /* its list has this process, and this process's list does not have it */
 	bool quiet;                 /* GONE for this rank alone: the others are not told */
 	bool silent;                /* GONE, because it gave no sign of life */
 	bool untold;                /* the others are to hear soon that it is gone, or has left */
@@ -139,6 +140,7 @@ struct tt_members { /* the room's own struct in a job */
 	struct tt_text *texts;      /* see tt_text_keep */
 	struct tt_timer heartbeat;
 	bool node_list;
+	bool own_list;              /* ... of this process alone: ranks are numbered otherwise elsewhere */
 	struct tt_node *node;       /* the list: a node for each rank that is known */
 	bool minority;              /* a minority of a group may go on */
 	bool evicted;               /* the others have evicted this rank */
@@ -251,6 +253,7 @@ static inline void tt_get_key(struct tt_pack *p, struct tt_key *key)
 /* ---- node_list.c ---- */
 
 int tt_nodes_find(const struct tt_job *, const char *name); /* a rank; -ENOENT: also of a job without a list. Locked */
+int tt_need_same_lists(const struct tt_job *, const char *what); /* -ENOTSUP: each process numbers the ranks itself */
 
 /* ---- loan.c: memory that other ranks hold a key of ---- */
 

@@ -112,6 +112,14 @@ uint64_t tt_nodes_hash(const struct tt_job *, int n);        /* of the first n n
 bool tt_nodes_are_more(const struct tt_job *, uint32_t n);   /* than this rank knows */
 bool tt_nodes_agree(const struct tt_job *, uint32_t n, uint64_t hash); /* about the first n nodes */
 
+/* What a member is called in messages: its rank; in own lists a hash of its name. */
+uint32_t tt_member_number(const struct tt_member *);
+uint32_t tt_take_number(const struct tt_job *, struct tt_pack *); /* a rank; job->size or more: of nobody known here */
+bool tt_comes_after(const struct tt_member *); /* this rank, in an order that all ranks agree on */
+/* Own lists, in a HELLO: who this process is. The rank of the process that says so, which may become a guest. */
+void tt_nodes_present(const struct tt_job *, struct tt_pack *);
+uint32_t tt_nodes_take_guest(struct tt_job *, struct tt_pack *);
+
 /* ---- endpoint_tree.c: how the table of endpoint records goes out ---- */
 
 /* Bytes of an endpoint record without its addresses, and at most. */

@@ -22,7 +22,7 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 
 	snprintf(cut, sizeof cut, "%s", why);
 	tt_put8(&p, TT_DOWN);
-	tt_put32(&p, (uint32_t)gone->rank);
+	tt_put32(&p, tt_member_number(gone));
 	tt_put32(&p, gone->epoch);
 	tt_put32(&p, (uint32_t)-err);
 	tt_put_text(&p, cut);
@@ -31,7 +31,7 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 
 static void say_of(struct tt_member *to, uint8_t type, const struct tt_member *of, const void *more, size_t len)
 {
-	const uint32_t words[] = { (uint32_t)of->rank, of->epoch };
+	const uint32_t words[] = { tt_member_number(of), of->epoch };
 
 	tt_send_words(to, type, words, 2, more, len);
 }
@@ -132,7 +132,7 @@ static uint64_t grace(const struct tt_member *gone)
 		return apart + 2 * moment;
 	if (gone->silent)
 		return apart + moment;
-	return gone->rank < gone->job->rank ? 2 * moment : moment;
+	return tt_comes_after(gone) ? moment : 2 * moment;
 }
 
 void tt_news_tell(struct tt_member *gone)
@@ -169,10 +169,10 @@ static void know_later_life(struct tt_member *m, uint32_t epoch)
 void tt_news_take_farewell(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
-	uint32_t rank = tt_get32(p), epoch = tt_get32(p);
+	uint32_t rank = tt_take_number(job, p), epoch = tt_get32(p);
 	struct tt_pack list;
 
-	p->bad |= rank >= (uint32_t)tt_members(job)->capacity || !epoch;
+	p->bad |= !epoch;
 	if (!tt_member_take_bye(p, &list) || rank >= (uint32_t)job->size || rank == (uint32_t)job->rank)
 		return;
 	struct tt_member *m = tt_member(job, rank);
@@ -202,7 +202,7 @@ bool tt_news_ask_missed(struct tt_member *m)
 
 void tt_news_take_missed(struct tt_member *from, struct tt_pack *p)
 {
-	uint32_t rank = tt_get32(p), epoch = tt_get32(p);
+	uint32_t rank = tt_take_number(from->job, p), epoch = tt_get32(p);
 	const struct tt_member *m = rank < (uint32_t)from->job->size ? tt_member(from->job, rank) : NULL;
 
 	if (!p->bad && m && m->state == TT_LEFT && m->epoch == epoch && m->bye)
@@ -239,11 +239,11 @@ static void say_evicted(struct tt_job *job, const char *why)
 void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
-	uint32_t rank = tt_get32(p), epoch = tt_get32(p), err = tt_get32(p);
+	uint32_t rank = tt_take_number(job, p), epoch = tt_get32(p), err = tt_get32(p);
 	char why[256]; /* any text: one that is too long says nothing against its sender */
 
 	tt_get_text(p, why, sizeof why);
-	p->bad |= rank >= (uint32_t)tt_members(job)->capacity || err == 0 || err > 4095;
+	p->bad |= err == 0 || err > 4095;
 	if (p->bad || rank >= (uint32_t)job->size)
 		return;
 	struct tt_member *m = tt_member(job, rank);
@@ -341,7 +341,7 @@ void tt_member_evict(struct tt_member *m, int err, const char *fmt, ...)
 	tt_stats_count(&m->stats, TUTTI_STAT_EVICTED, 0);
 	if (m->state == TT_UP)
 		say_down(m, m, err, why); /* the last message on the connection */
-	m->untold |= m->rank < m->job->rank;
+	m->untold |= !tt_comes_after(m);
 	tt_member_gone(m, err, "%s", why);
 	tt_peer_settle(m->job);
 }

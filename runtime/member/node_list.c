@@ -1,4 +1,5 @@
-/* node_list.c - the list of nodes of a job that has no rank 0 to ask: who is in it, and what a program adds to it
+/* node_list.c - the list of nodes of a job that has no rank 0 to ask: who is in it, and what a program adds to it;
+ * jobs in which each process has a list of its own
  *
  * Each process has its own copy. A node's place in the list is its rank, so all processes add the same nodes in the
  * same order. A HELLO has the length of its sender's first list and a hash of it, and each list must begin with the
@@ -39,12 +40,13 @@ uint64_t tt_nodes_hash(const struct tt_job *job, int n)
 
 bool tt_nodes_are_more(const struct tt_job *job, uint32_t n)
 {
-	return tt_members(job)->node_list && n > (uint32_t)job->size;
+	return tt_members(job)->node_list && !tt_members(job)->own_list && n > (uint32_t)job->size;
 }
 
 bool tt_nodes_agree(const struct tt_job *job, uint32_t n, uint64_t hash)
 {
-	return n && n <= (uint32_t)job->size && tt_nodes_hash(job, (int)n) == hash;
+	return tt_members(job)->own_list ||
+	       (n && n <= (uint32_t)job->size && tt_nodes_hash(job, (int)n) == hash);
 }
 
 int tt_nodes_find(const struct tt_job *job, const char *name)
@@ -99,11 +101,12 @@ static int add_again(struct tt_job *job, int rank, const struct tt_node *node)
 {
 	struct tt_member *m = tt_member(job, rank);
 
-	if (strcmp(tt_members(job)->node[rank].address, node->address) != 0)
+	if (strcmp(tt_members(job)->node[rank].address, node->address) != 0 && !m->guest)
 		return tt_fail(-EEXIST, "node \"%s\" is in the list already, at %s", node->name,
 		               tt_members(job)->node[rank].address);
 	if (m->removed && !m->epoch) /* nobody has ever met it */
 		tt_member_reborn(m, 0);
+	m->guest = false;
 	m->removed = false; /* else a process that starts now may come as that node */
 	return rank;
 }
@@ -120,6 +123,71 @@ int tutti_node_add(tutti *at, const char *name, const char *host, int port)
 	rank = rank < 0 ? append(job, &node) : add_again(job, rank, &node);
 	tt_unlock(job);
 	return rank;
+}
+
+/* ---- own lists ----
+ *
+ * A process is known by its name, and each rank numbers the others for itself. One that is not in the list is a guest:
+ * it reads here, and nothing begins with it. */
+
+int tt_need_same_lists(const struct tt_job *job, const char *what)
+{
+	if (!tt_members(job)->own_list)
+		return 0;
+	return tt_fail(-ENOTSUP, "%s needs one numbering of the ranks in all processes, and with TUTTI_LISTS=own each "
+	               "process numbers them for itself", what);
+}
+
+uint32_t tt_member_number(const struct tt_member *m)
+{
+	const struct tt_members *all = tt_members(m->job);
+	uint64_t h = all->own_list ? tt_hash_text(TT_HASH64, all->node[m->rank].name) : 0;
+
+	return all->own_list ? (uint32_t)(h ^ h >> 32) : (uint32_t)m->rank;
+}
+
+uint32_t tt_take_number(const struct tt_job *job, struct tt_pack *p)
+{
+	uint32_t number = tt_get32(p), i = 0;
+
+	if (!tt_members(job)->own_list) {
+		p->bad |= number >= (uint32_t)tt_members(job)->capacity;
+		return number;
+	}
+	while (i < (uint32_t)job->size && tt_member_number(tt_member(job, (int)i)) != number)
+		i++;
+	return i;
+}
+
+bool tt_comes_after(const struct tt_member *m)
+{
+	const struct tt_members *all = tt_members(m->job);
+
+	return all->own_list ? strcmp(all->node[m->rank].name, all->node[m->job->rank].name) > 0
+	                     : m->rank > m->job->rank;
+}
+
+void tt_nodes_present(const struct tt_job *job, struct tt_pack *p)
+{
+	const struct tt_node *me = &tt_members(job)->node[job->rank];
+
+	tt_put_text(p, me->name);
+	tt_put_text(p, me->address);
+}
+
+uint32_t tt_nodes_take_guest(struct tt_job *job, struct tt_pack *p)
+{
+	struct tt_node node = { .name = "" };
+	int rank;
+
+	tt_get_text(p, node.name, sizeof node.name);
+	tt_get_text(p, node.address, sizeof node.address);
+	p->bad |= !*node.name || tt_address_check(node.address);
+	if (p->bad)
+		return 0;
+	if ((rank = tt_nodes_find(job, node.name)) < 0 && (rank = append(job, &node)) >= 0)
+		tt_member(job, rank)->guest = true;
+	return rank < 0 ? (uint32_t)job->size : (uint32_t)rank;
 }
 
 /* A process that was never met is no concern of the others. */

@@ -383,7 +383,7 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	struct tt_users *outer;
 	int err = tt_usable(job);
 
-	if (err || (err = tt_given(out, "tutti_table_open: table")) ||
+	if (err || (err = tt_given(out, "tutti_table_open: table")) || (err = tt_need_same_lists(job, "a table")) ||
 	    (err = tt_opening_enter(job, &at->handle.users, &outer)))
 		return err;
 	tt_gpu_look(); /* a later push may be too short for that */

@@ -1095,6 +1095,96 @@ static void meet_late_node(const char *transports)
 	unlink(run.nodes);
 }
 
+#ifdef HAVE_LIBCONFIG
+static void write_own_list(char file[32], const char *nodes)
+{
+	snprintf(file, 32, "/tmp/tutti-own-XXXXXX");
+	int fd = mkstemp(file);
+
+	CU_ASSERT_FATAL(fd >= 0 && dprintf(fd, "lists = \"own\"; nodes = (%s);", nodes) > 0);
+	close(fd);
+}
+
+static tutti_gossip *join_own(const char *file, const char *node, const char *transports, double *x, tutti **job)
+{
+	const tutti_config c = { .file = file, .node = node, .transports = transports, .timeout_ms = TUTTI_NEVER };
+	tutti_gossip_config config = WITH(tutti_gossip_defaults(), it.timeout_ms = 50, it.value = 1);
+	const tutti_tensor model = { x, 1, TUTTI_F64 };
+	tutti_gossip *g = NULL;
+
+	CU_ASSERT_EQUAL_FATAL(tutti_join(&c, job), 0);
+	config.way = TUTTI_GOSSIP_PUSH;
+	CU_ASSERT_EQUAL(tutti_gossip_open(*job, "own", &model, 1, &config, &g), -ENOTSUP);
+	config.way = TUTTI_GOSSIP_PULL;
+	CU_ASSERT_EQUAL_FATAL(tutti_gossip_open(*job, "own", &model, 1, &config, &g), 0);
+	return g;
+}
+
+/* Returns what a round of g averages with, or -1. */
+static int mix_round(tutti_gossip *g)
+{
+	tutti_gossip_result r = { .peer = -1 };
+
+	CU_ASSERT(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, &r) == 0);
+	return r.peer;
+}
+
+/* b lists itself first, then a; a lists itself alone, and has b as a guest. */
+static void meet_own_lists(const char *transports)
+{
+	int port[] = { free_port(), free_port() };
+	char nodes[200], file[2][32];
+	double x[] = { 1, 2 };
+	tutti *job[2], *none;
+	tutti_gossip *g[2];
+
+	snprintf(nodes, sizeof nodes, "{ name = \"a\"; address = \"127.0.0.1:%d\"; }", port[0]);
+	write_own_list(file[0], nodes);
+	g[0] = join_own(file[0], "a", transports, &x[0], &job[0]);
+	CU_ASSERT_EQUAL(mix_round(g[0]), -1);
+	snprintf(nodes, sizeof nodes, "{ name = \"b\"; address = \"127.0.0.1:%d\"; },"
+	         "{ name = \"a\"; address = \"localhost:%d\"; }", port[1], port[0]);
+	write_own_list(file[1], nodes);
+	g[1] = join_own(file[1], "b", transports, &x[1], &job[1]);
+	for (int ms = 0; ms < 20000 && mix_round(g[1]) != 1; ms++)
+		usleep(1000);
+	CU_ASSERT_EQUAL(x[1], 1);
+	for (int i = 0; i < 20; i++) /* b reads, and is not read */
+		CU_ASSERT(mix_round(g[1]) == 1 && mix_round(g[0]) == -1);
+	x[1] = 2;
+	CU_ASSERT(tutti_gossip_publish(g[1], 1) == 0 && tutti_node_add(job[0], "b", "127.0.0.1", port[1]) == 1);
+	for (int ms = 0; ms < 20000 && mix_round(g[0]) != 1; ms++)
+		usleep(1000);
+	CU_ASSERT_EQUAL(x[0], 2);
+	CU_ASSERT(tutti_barrier(job[0], NULL) == -ENOTSUP && strstr(tutti_why(), "TUTTI_LISTS=own"));
+	CU_ASSERT(tutti_group_of(job[0], (int[]){ 0, 1 }, 2, "two", &none) == -ENOTSUP);
+	tutti_gossip_close(g[1]);
+	tutti_leave(job[1]);
+	tutti_peer p = { .state = TUTTI_JOINED };
+	for (int ms = 0; ms < 20000 && p.state == TUTTI_JOINED; ms++, usleep(1000))
+		CU_ASSERT_EQUAL(tutti_group_peer(tutti_job(job[0]), 1, &p), 0);
+	CU_ASSERT_EQUAL(p.state, TUTTI_LEFT);
+	usleep(20000); /* lives that begin in one 64th of a second are the same */
+	g[1] = join_own(file[1], "b", transports, &x[1], &job[1]);
+	for (int ms = 0; ms < 20000 && (mix_round(g[1]) != 1 || mix_round(g[0]) != 1); ms++)
+		usleep(1000);
+	CU_ASSERT_EQUAL(mix_round(g[0]), 1);
+	for (int i = 0; i < 2; i++) {
+		tutti_gossip_close(g[i]);
+		tutti_leave(job[i]);
+		unlink(file[i]);
+	}
+}
+#endif
+
+static void test_own_lists(void)
+{
+#ifdef HAVE_LIBCONFIG
+	meet_own_lists("tcp");
+	meet_own_lists("shm,tcp");
+#endif
+}
+
 static void test_late_node(void)
 {
 #ifdef HAVE_LIBCONFIG
@@ -1154,6 +1244,7 @@ static CU_TestInfo tests[] = {
 	{ "a gift in vain", test_in_vain },
 	{ "the config file", test_config },
 	{ "a node of the list comes late", test_late_node },
+	{ "lists of nodes that differ", test_own_lists },
 	{ "peers by name", test_names },
 	CU_TEST_INFO_NULL,
 };

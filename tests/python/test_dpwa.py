@@ -439,43 +439,51 @@ def test_crowd(cluster, tmp_path):
 
 
 def test_add_peer(cluster, tmp_path):
-    """Nodes that no file lists, added in different orders, early and late."""
-    ports = free_ports("a", "b", "c")
+    """Nodes whose files do not list each other, added in different orders. Nobody has told w1 of the reader d."""
+    ports = free_ports(*"abcd")
     places = {name: "%s=localhost:%d" % pair for name, pair in zip(ports, ports.items())}
-    for name in "cba":
-        others = [place for other, place in places.items() if other != name]
+    for name in "dcba":
+        others = [place for other, place in places.items() if other not in (name, "d")]
         config = write_config(tmp_path / name, {name: ports[name]}, timeout_ms=500)
         cluster.start(name, config, 1, *(others if name == "c" else others[::-1]))
-    cluster.await_all((x, y + ".1") for x, y in itertools.permutations("abc", 2))
+    cluster.await_all((x, y + ".1") for x, y in itertools.permutations("abcd", 2) if y != "d")
     cluster.finish()
+    assert not any("got d" in cluster.said(name) for name in "abc")
 
 
 def test_add_later(tmp_path, lists):
-    """Nodes add a third one while they run; one removes a peer, and adds it again."""
-    ports = free_ports("a", "b", "c")
+    """A node adds another one while it runs, removes a peer, and adds it again, also elsewhere."""
+    ports = free_ports("a", "b", "c", "new c")
     two = write_config(tmp_path / "two", {name: ports[name] for name in "bc"}, timeout_ms=500)
-    three = write_config(tmp_path / "three", ports, timeout_ms=500)
-    b, c = (dpwa.DpwaConnection(name, two) for name in "bc")
-    a = dpwa.DpwaConnection("a", three)
+    one = write_config(tmp_path / "one", {"a": ports["a"]}, timeout_ms=500)
+    a, b, c = dpwa.DpwaConnection("a", one), dpwa.DpwaConnection("b", two), dpwa.DpwaConnection("c", two)
     blobs = {b: b"b", c: b"c", a: b"a"}
 
-    def rounds(conns, reader, wanted, seconds=20):
+    def rounds(reader, wanted, seconds=20):
         def go():
-            for conn in conns:
+            for conn in blobs:
                 conn.update_send(blobs[conn], 1)
-            return [conn.update_wait(1)[0] for conn in conns][conns.index(reader)] == wanted
+            return [conn.update_wait(1)[0] for conn in blobs][list(blobs).index(reader)] == wanted
 
         return until(go, seconds)
 
-    with contextlib.closing(a), contextlib.closing(b), contextlib.closing(c):
-        assert rounds([b, c], b, b"c") and rounds([b, c], c, b"b")
-        b.add_peer("a", "localhost", ports["a"])  # a is numbered before the others: they join anew
-        c.add_peer("a", "localhost", str(ports["a"]))
-        for reader, wanted in itertools.permutations((a, b, c), 2):
-            assert rounds([a, b, c], reader, blobs[wanted])
-        b.remove_peer("c")
-        with pytest.raises(KeyError):
-            b.score("c")
-        assert not rounds([a, b, c], b, b"c", 0.5) and rounds([a, b, c], c, b"b")
-        b.add_peer("c", "localhost", ports["c"])
-        assert rounds([a, b, c], b, b"c") and b.score("c") > 10
+    with contextlib.closing(a), contextlib.closing(b):
+        with contextlib.closing(c):
+            assert rounds(b, b"c") and rounds(c, b"b") and not rounds(b, b"a", 0.1)
+            b.add_peer("a", "localhost", str(ports["a"]))
+            assert rounds(b, b"a") and rounds(b, b"c")
+            assert not rounds(a, b"b", 0.3)  # b is a guest of a
+            a.add_peer("b", "localhost", ports["b"])
+            assert rounds(a, b"b") and not rounds(c, b"a", 0.1)
+            b.remove_peer("c")
+            with pytest.raises(KeyError):
+                b.score("c")
+            assert not rounds(b, b"c", 0.3) and rounds(c, b"b")
+            b.add_peer("c", "localhost", ports["c"])
+            assert rounds(b, b"c") and b.score("c") > 10
+        del blobs[c]
+        moved = write_config(tmp_path / "moved", {"c": ports["new c"]}, timeout_ms=500)
+        with contextlib.closing(dpwa.DpwaConnection("c", moved)) as c:
+            blobs[c] = b"d"
+            b.add_peer("c", "localhost", ports["new c"])
+            assert rounds(b, b"d") and rounds(b, b"a") and rounds(a, b"b")

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, Optional, Set, Tuple
 
 import numpy
 import tutti
@@ -16,6 +16,7 @@ from ._config import DpwaConfigError, DpwaConfiguration, Node, make_node
 
 LOGGER = logging.getLogger(__name__)
 _LAUNCHED = ("TUTTI_RANK", "TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE")
+_LIFE = 0.02  # seconds between two joins: the others tell lives apart by the 64ths of a second in which they begin
 _ALONE = 5.0  # seconds in the job before a node that all others have given up joins again
 
 
@@ -71,10 +72,9 @@ class DpwaConnection:
                                   % (config_file, name, ", ".join(self._nodes)))
         self.me = self._nodes[name]
         self._peers: Set[str] = set(self._nodes) - {name}
-        self._listed: List[Node] = []         # the job's nodes, in the order of their ranks
         self._job: Optional[tutti.Job] = None
         self._file = -1                       # the job reads its config now and then
-        self._joined = 0.0
+        self._joined = -_ALONE
         self._gossip: Optional[tutti.Gossip] = None
         self._bytes: Optional[int] = None     # of each blob
         self._blobs = Blobs()
@@ -146,17 +146,19 @@ class DpwaConnection:
     # ---- peers ----
 
     def add_peer(self, name: str, host: str, port: int) -> None:
-        """Adds a peer, which the config file need not have. The peer adds this node, too, or its file has this node.
+        """Adds a peer, which the config file need not have. The peer need not know this node.
 
         Raises ValueError for this node itself.
         """
         if name == self.name:
             raise ValueError("node %r is this process itself" % name)
-        self._nodes[name] = make_node(name, host, port)
+        node = make_node(name, host, port)
+        if self._nodes.setdefault(name, node) != node:
+            self._nodes[name] = node
+            self._leave()  # it has moved: the next update_send begins with a new list
         self._peers.add(name)
-        if self._job is None or not self._list_peer(name):
-            self._leave()
-        elif self._gossip is not None:
+        if self._job is not None and self._gossip is not None:
+            self._job.node_add(*node)
             self._gossip.add_peer(name)
 
     def remove_peer(self, name: str) -> None:
@@ -179,26 +181,11 @@ class DpwaConnection:
 
     # ---- the job ----
 
-    def _order(self) -> List[Node]:
-        """The nodes in an order that does not depend on who was added first: all nodes must number them alike."""
-        return sorted(self._nodes.values())
-
-    def _list_peer(self, name: str) -> bool:
-        """Adds the node behind the others in the job's list. False: its place is another one."""
-        node = self._nodes[name]
-        if node not in self._listed:
-            if self._order() != self._listed + [node]:
-                return False
-            assert self._job is not None
-            self._job.node_add(*node)
-            self._listed.append(node)
-        return True
-
     def _join(self) -> tutti.Job:
-        self._listed = self._order()
         nodes = ",\n".join('{ name = "%s"; address = "%s:%d"; }' % (
-            name, "[%s]" % host if ":" in host else host, port) for name, host, port in self._listed)
-        self._file = _memory_file('evict = "no";\nnodes = (%s);\n' % nodes)
+            name, "[%s]" % host if ":" in host else host, port) for name, host, port in self._nodes.values())
+        time.sleep(max(0, self._joined + _LIFE - time.monotonic()))
+        self._file = _memory_file('evict = "no";\nlists = "own";\nnodes = (%s);\n' % nodes)
         with _without_launcher():
             job = tutti.Job(file="/proc/self/fd/%d" % self._file, node=self.name,
                             timeout=None)  # tries for ever where nobody listens yet
