@@ -3,6 +3,7 @@ import os
 import types
 
 import pytest
+import tutti
 from tutti import _device
 from tutti._buffer import BOOL, F32, U8, readable, writable
 
@@ -110,10 +111,14 @@ def test_stream_of_torch(monkeypatch):
     monkeypatch.setattr(_device, "announce", said.append)
     cuda = types.SimpleNamespace(current_stream=lambda device: types.SimpleNamespace(cuda_stream=77 + device.index))
     torch = types.SimpleNamespace(cuda=cuda, version=types.SimpleNamespace(hip=None))
-    _device.of_torch(types.SimpleNamespace(device=types.SimpleNamespace(type="cuda", index=1)), torch)
-    assert said == [78]
+    _device.of_torch(types.SimpleNamespace(type="cuda", index=1), torch)
+    tutti.stream(types.SimpleNamespace(cuda_stream=5))
+    tutti.stream(types.SimpleNamespace(ptr=6))
+    tutti.stream(7)
+    tutti.stream()
+    assert said == [78, 5, 6, 7, 0]
     with pytest.raises(ValueError, match="a tensor on .*mps"):
-        _device.of_torch(types.SimpleNamespace(device=types.SimpleNamespace(type="mps")), torch)
+        _device.of_torch(types.SimpleNamespace(type="mps"), torch)
     torch.version.hip = "6.0"
     with pytest.raises(ValueError, match="AMD GPU"):
-        _device.of_torch(types.SimpleNamespace(device=types.SimpleNamespace(type="cuda", index=0)), torch)
+        _device.of_torch(types.SimpleNamespace(type="cuda", index=0), torch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from . import errors
 from ._buffer import own
+from ._device import GpuMemory, stream
 from .average import ElasticAverage, Gradients, elastic_alpha, elastic_alpha_max
 from .center import Center
 from .control import Controller, Queue, Request
@@ -24,8 +25,8 @@ from .window import Window
 
 __version__ = version()
 
-__all__ = ["Change", "Error", "Group", "Job", "Message", "Operation", "Peer", "Stat", "Watch", "empty", "errors",
-           "init", "own", "version", "wait_all", "wait_any"]
+__all__ = ["Change", "Error", "GpuMemory", "Group", "Job", "Message", "Operation", "Peer", "Stat", "Watch", "empty",
+           "errors", "init", "own", "stream", "version", "wait_all", "wait_any"]
 __all__ += ["Controller", "Init", "Queue", "Request", "Table", "TableInfo", "Updater", "Versions", "Window",
             "accumulate", "adagrad", "adam", "adamw", "assign", "dcasgd", "dcasgda", "elastic", "ftrl", "momentum",
             "nesterov", "normal", "rmsprop", "sgd", "smoothed", "uniform"]

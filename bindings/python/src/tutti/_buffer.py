@@ -58,7 +58,7 @@ def _is_dense(x: Any, torch: Any) -> bool:
 def _of_torch(x: Any, torch: Any, writable: bool) -> Buffer:
     if x.device.type != "cpu":
         from . import _device
-        _device.of_torch(x, torch)
+        _device.of_torch(x.device, torch)
     if x.layout is not torch.strided or x.is_conj() or x.is_neg():
         raise ValueError("a tensor that is sparse, conjugated or negated lazily has no dense memory of its own: call "
                          ".to_dense(), .resolve_conj() or .resolve_neg() first")

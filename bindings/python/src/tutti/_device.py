@@ -19,12 +19,21 @@ def announce(stream: int) -> None:
         call(lib.tutti_stream, job._c, ffi.cast("void *", stream))
 
 
-def of_torch(x: Any, torch: Any) -> None:
-    """Checks the device of a tensor, and announces torch's current stream there."""
-    if x.device.type != "cuda" or torch.version.hip:
+def of_torch(device: Any, torch: Any) -> None:
+    """Checks a device that is not the CPU, and announces torch's current stream there."""
+    if device.type != "cuda" or torch.version.hip:
         raise ValueError("a tensor on %s: this release moves tensors on CPUs and NVIDIA GPUs: call .cpu() first"
-                         % (x.device if not torch.version.hip else "an AMD GPU"))
-    announce(torch.cuda.current_stream(x.device).cuda_stream)
+                         % (device if not torch.version.hip else "an AMD GPU"))
+    announce(torch.cuda.current_stream(device).cuda_stream)
+
+
+def stream(stream: Any = None) -> None:
+    """This thread's work on a GPU is in `stream` from now on: for calls without an argument that names a stream.
+
+    stream: of torch or CuPy, or the address of a cudaStream_t; None: the legacy stream. A torch tensor, and an object
+    with __cuda_array_interface__, name a stream by themselves: the calls that take them go by that one.
+    """
+    announce(int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream)) or 0))
 
 
 def _need_dense(x: Any, shape: Tuple[int, ...], strides: Any, size: int) -> int:
@@ -72,4 +81,4 @@ class GpuMemory:
                 "data": (int(ffi.cast("uintptr_t", self._pointer)), False)}
 
 
-__all__ = ["GpuMemory", "announce", "of_interface", "of_torch"]
+__all__ = ["GpuMemory", "announce", "of_interface", "of_torch", "stream"]

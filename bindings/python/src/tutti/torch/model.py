@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Op
 import torch
 from torch import Tensor
 
+from .. import _device
 from ..group import Group
 from ..job import group_of
 
@@ -67,9 +68,13 @@ def by_type(tensors: List[Tensor]) -> List[List[Tensor]]:
 
 
 def average(group: Group, tensors: List[Tensor]) -> None:
-    """Averages the tensors over the ranks, in place."""
+    """Averages the tensors over the ranks, in place; those on a GPU by way of the host."""
     for of_one_type in by_type(tensors):
-        group.allreduce_tensors(of_one_type, op="average")
+        on_host = [t.cpu() for t in of_one_type]  # a tensor on the CPU is its own
+        group.allreduce_tensors(on_host, op="average")
+        for t, averaged in zip(of_one_type, on_host):
+            if t.device.type != "cpu":
+                t.copy_(averaged)
 
 
 def _line(name: str, tensor: Tensor) -> str:
@@ -109,6 +114,7 @@ class Wrapper:
         agree(self.group, [settings] + [_line(*x) for x in everything])
         for _, tensor in everything:
             self.group.broadcast(tensor.detach())
+        self._gpus = {t.device for _, t in everything if t.device.type == "cuda"}
         self._places = _places(model)
         self._params = [p.detach() for _, p in parameters(model)]
         self._buffers = [b.detach() for _, b in float_buffers(model)]
@@ -119,7 +125,9 @@ class Wrapper:
         return [t for t in self._params + self._buffers if t.numel()]
 
     def _check(self) -> None:
-        """Each step looks whether the model still is the one that the wrapper was made for."""
+        """Each step looks whether the model still is the one that the wrapper was made for, and in which stream."""
+        for device in self._gpus:
+            _device.of_torch(device, torch)
         for place in self._places:
             t = place.store.get(place.key)
             if t is None or t.data_ptr() != place.address or t.requires_grad != place.trained:
