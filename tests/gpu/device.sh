@@ -51,7 +51,7 @@ part_perf() {
 	done
 }
 part_perf_shm() { # host to host, and device to device, of one host
-	for kernel in put get; do
+	for kernel in put get fetch; do
 		"$tutti" perf gpu --transport shm --kernel $kernel --size "$size" \
 			--time "$(seconds_of "${SECONDS_PERF:-1}" 3)" --json || return
 	done

@@ -94,6 +94,8 @@ test_gpu() { # over a GPU that is not there
 		rows baseline_gb_per_s 1 $transport "the same call on host memory"
 		perf gpu --transport $transport --kernel get --size 8 --iters 10 --json
 		rows baseline_us 1 $transport "the same call on host memory"
+		perf gpu --transport $transport --kernel fetch --size 2M --iters 10 --json
+		rows baseline_gb_per_s 1 $transport "the driver"
 	done
 	export LD_LIBRARY_PATH="$before"
 }
@@ -361,7 +363,7 @@ test_refusals() {
 	refuses '--rule is for allreduce and reduce$' put --rule sum
 	refuses '--rule is for allreduce and reduce; an update rule is a --kernel$' update --rule sum
 	refuses '--kernel is for reduce, copy, update, table and gpu' put --kernel pair
-	refuses '--kernel pair: there is none of that name in gpu; there is copy, blend, .*, get$' gpu --kernel pair
+	refuses '--kernel pair: there is none of that name in gpu; there is copy, blend, .*, get, fetch$' gpu --kernel pair
 	refuses 'blend computes with factors' gpu --kernel blend --type i64
 	refuses '--target is not for gpu' gpu --target compute
 	refuses '-n 3: for gpu it is 2' gpu -n 3

@@ -122,7 +122,8 @@ int tt_perf_gpu(struct tt_perf *p)
 	case TT_PERF_GPU_DOWN: return copy(p, p->local, g->memory[0], p->bytes);
 	case TT_PERF_GPU_UP: return copy(p, g->memory[0], p->local, p->bytes);
 	case TT_PERF_GPU_PUT: return tutti_put(g->window, 1, 0, g->memory[1], p->bytes, NULL);
-	case TT_PERF_GPU_GET: return tutti_get(g->window, 1, 0, g->memory[1], p->bytes, NULL);
+	case TT_PERF_GPU_GET: case TT_PERF_GPU_FETCH:
+		return tutti_get(g->window, 1, 0, g->memory[1], p->bytes, NULL);
 	default: return 0;
 	}
 }
@@ -153,7 +154,7 @@ size_t tt_perf_moved_gpu(const struct tt_perf *p)
 {
 	switch (p->kernel->calls) {
 	case TT_PERF_GPU_BLEND: return 3 * p->bytes;
-	case TT_PERF_GPU_COPY: case TT_PERF_GPU_SCALE: return 2 * p->bytes;
+	case TT_PERF_GPU_COPY: case TT_PERF_GPU_SCALE: case TT_PERF_GPU_FETCH: return 2 * p->bytes;
 	default: return p->bytes;
 	}
 }
@@ -192,11 +193,20 @@ int tt_perf_fill_gpu(struct tt_perf *p)
 	return err;
 }
 
+/* What the iteration does, as the check sees it: the baseline of most is a copy. */
+static unsigned result_of(const struct tt_perf *p)
+{
+	unsigned what = p->kernel->calls;
+	bool same = what == TT_PERF_GPU_PUT || what == TT_PERF_GPU_GET;
+
+	return p->order.baseline && !same ? TT_PERF_GPU_COPY : what == TT_PERF_GPU_FETCH ? TT_PERF_GPU_GET : what;
+}
+
 /* What the result must be, to the bit. */
 static void expect(const struct tt_perf *p, uint8_t *to)
 {
 	tutti_type type = p->options.type;
-	unsigned what = p->order.baseline && p->kernel->calls < TT_PERF_GPU_PUT ? TT_PERF_GPU_COPY : p->kernel->calls;
+	unsigned what = result_of(p);
 	int whose = what == TT_PERF_GPU_GET ? 2 : what == TT_PERF_GPU_DOWN || what == TT_PERF_GPU_SCALE ? 0 : 1;
 
 	tt_perf_fill_numbers(p, type, to, p->bytes, whose);
@@ -213,7 +223,7 @@ static void expect(const struct tt_perf *p, uint8_t *to)
 static int bring(struct tt_perf *p)
 {
 	const struct tt_perf_gpu *g = p->gpu;
-	unsigned what = p->kernel->calls;
+	unsigned what = result_of(p);
 	bool here = p->order.baseline && (what == TT_PERF_GPU_PUT || what == TT_PERF_GPU_GET);
 
 	if (here || what == TT_PERF_GPU_DOWN)

@@ -111,6 +111,8 @@ static const struct tt_perf_kernel kernels[] = {
 	{ .test = "gpu", .name = "up", .sentence = "a copy from there", .calls = TT_PERF_GPU_UP },
 	{ .test = "gpu", .name = "put", .sentence = "a put to rank 1's GPU", .calls = TT_PERF_GPU_PUT },
 	{ .test = "gpu", .name = "get", .sentence = "a get from there", .calls = TT_PERF_GPU_GET },
+	{ .test = "gpu", .name = "fetch", .sentence = "the same, beside a copy within the GPU",
+	  .calls = TT_PERF_GPU_FETCH },
 	{ .name = NULL },
 };
 

@@ -60,7 +60,7 @@ enum {
 	TT_PERF_CENTER = 64,   /* a worker's exchange with a center, beside a push and pull in one call */
 	/* of `gpu`: one of these */
 	TT_PERF_GPU_COPY = 0x100, TT_PERF_GPU_BLEND = 0x200, TT_PERF_GPU_SCALE = 0x400, TT_PERF_GPU_DOWN = 0x800,
-	TT_PERF_GPU_UP = 0x1000, TT_PERF_GPU_PUT = 0x2000, TT_PERF_GPU_GET = 0x4000,
+	TT_PERF_GPU_UP = 0x1000, TT_PERF_GPU_PUT = 0x2000, TT_PERF_GPU_GET = 0x4000, TT_PERF_GPU_FETCH = 0x8000,
 };
 
 struct tt_perf_kernel {
