@@ -56,7 +56,7 @@ part_perf_shm() { # host to host, and device to device, of one host
 			--time "$(seconds_of "${SECONDS_PERF:-1}" 3)" --json || return
 	done
 }
-part_torn() { "$tutti" run -n 2 "$device" torn "$size" "$(seconds_of "${SECONDS_TORN:-12}" 30)"; }
+part_torn() { "$tutti" run -n 2 "$device" torn "$((size < 67108864 ? size : 67108864))" "$(seconds_of "${SECONDS_TORN:-12}" 30)"; }
 part_memcheck() { sanitize memcheck; }
 part_initcheck() { sanitize initcheck; }
 sanitize() {
