@@ -111,7 +111,8 @@ test_allreduce() {
 	perf allreduce -n 4 --size 256K --iters 10 --json
 	rows baseline_us 1
 	check "the baseline is a ring" has out 'bare TCP ring'
-	for kind in f64,sum f16,average bf16,product i32,min i64,max f32,product i64,average bf16,sum; do
+	for kind in f64,sum f16,average bf16,product i32,min i64,max f32,product i64,average bf16,sum \
+		i8,sum u8,product bool,sum bool,min i8,average; do
 		perf allreduce --size 72 --iters 2 --type "${kind%,*}" --rule "${kind#*,}" --json
 		rows baseline_us 1
 		check "the type" has out "\"type\": \"${kind%,*}\""
@@ -185,11 +186,11 @@ memory_rows() { # how many
 
 test_memory() { # each kernel is checked against plain numbers before it is timed
 	perf reduce --size 4K --iters 2 --json
-	memory_rows 38 # five of six types, two of four
+	memory_rows 53 # five of nine types, two of four
 	check "every type" is "$(grep -c '"type": "bf16"' out)" 7
 	for rule in average product max min; do
 		perf reduce --size 192 --iters 2 --rule $rule --kernel many --inputs 7 --json
-		memory_rows 6
+		memory_rows $([ $rule = average ] && echo 8 || echo 9) # bools have no average
 	done
 	perf reduce --size 64..256 --iters 2 --kernel all --inputs 16 --type f16 --json
 	memory_rows 3
@@ -355,7 +356,9 @@ test_refusals() {
 	refuses 'a whole number from 1' pingpong --iters 0
 	refuses 'a number from 0.001 to 3600' pingpong --time soon
 	refuses 'exclude each other' pingpong --time 1 --iters 1
-	refuses 'f32, f64, f16, bf16, i32 or i64' allreduce --type f31
+	refuses 'f32, f64, f16, bf16, i32, i64, i8, u8 or bool' allreduce --type f31
+	refuses '--type u8 is for allreduce and reduce' update --type u8
+	refuses 'bools have no average' allreduce --type bool --rule average
 	refuses 'sum, average, product, max or min' allreduce --rule summ
 	refuses 'wait or compute' put --target sleep
 	refuses '--type is for allreduce, reduce, update, table and gpu: put moves bytes' put --type f32

@@ -30,7 +30,8 @@ static int check_bytes(const struct tt_perf *p, const uint8_t *at, int rank, int
 	return 0;
 }
 
-/* Numbers of an all-reduce are 1 or 2: exact in every type, as are their sums in f16 and bf16 up to 128 ranks. */
+/* Numbers of an all-reduce are 1 or 2: exact in every type, as are their sums in f16 and bf16 up to 128 ranks. As bools
+ * they are false and true. */
 static int number_at(const struct tt_perf *p, size_t i, int rank)
 {
 	bool often = p->options.rule != TUTTI_PRODUCT || rank < 8; /* else f16 overflows */
@@ -45,9 +46,10 @@ static void write_number(tutti_type type, uint8_t *at, int n)
 	uint16_t f16 = n == 2 ? 0x4000 : 0x3c00, bf16 = n == 2 ? 0x4000 : 0x3f80;
 	int32_t i32 = n;
 	int64_t i64 = n;
+	uint8_t byte = (uint8_t)n, truth = n == 2;
 	const void *const from[] = {
 		[TUTTI_F32] = &f32, [TUTTI_F64] = &f64, [TUTTI_F16] = &f16, [TUTTI_BF16] = &bf16,
-		[TUTTI_I32] = &i32, [TUTTI_I64] = &i64,
+		[TUTTI_I32] = &i32, [TUTTI_I64] = &i64, [TUTTI_I8] = &byte, [TUTTI_U8] = &byte, [TUTTI_BOOL] = &truth,
 	};
 
 	memcpy(at, from[type], tt_perf_type_size(type));
@@ -70,6 +72,8 @@ static double read_number(tutti_type type, const uint8_t *at)
 		uint32_t bits;
 		int32_t i32;
 		int64_t i64;
+		int8_t i8;
+		uint8_t u8;
 	} x = { .i64 = 0 };
 
 	memcpy(&x, at, tt_perf_type_size(type));
@@ -79,25 +83,40 @@ static double read_number(tutti_type type, const uint8_t *at)
 	case TUTTI_F16: return read_f16(x.f16);
 	case TUTTI_BF16: x.bits = (uint32_t)x.f16 << 16; return (double)x.f32;
 	case TUTTI_I32: return x.i32;
+	case TUTTI_I8: return x.i8;
+	case TUTTI_U8: return x.u8;
+	case TUTTI_BOOL: return x.u8 + 1;
 	default: return (double)x.i64;
 	}
 }
 
-static double combine(tutti_rule rule, double a, double b)
+/* Of bools the sum is the larger number, and the product the smaller one. */
+static double combine(tutti_type type, tutti_rule rule, double a, double b)
 {
+	if (type == TUTTI_BOOL)
+		return rule == TUTTI_SUM || rule == TUTTI_MAX ? fmax(a, b) : fmin(a, b);
 	return rule == TUTTI_PRODUCT ? a * b : rule == TUTTI_MAX ? fmax(a, b) : rule == TUTTI_MIN ? fmin(a, b) : a + b;
+}
+
+/* What the type makes of a result: sums of bytes wrap. */
+static double as_type(tutti_type type, double x)
+{
+	if (type == TUTTI_I8)
+		return (int8_t)(uint8_t)(int64_t)x;
+	if (type == TUTTI_U8)
+		return (uint8_t)(int64_t)x;
+	return tt_perf_is_whole(type) ? trunc(x) : x;
 }
 
 static double expected_at(const struct tt_perf *p, size_t i)
 {
 	double x = number_at(p, i, 0);
-	bool whole = p->options.type == TUTTI_I32 || p->options.type == TUTTI_I64;
 
 	for (int r = 1; r < p->size; r++)
-		x = combine(p->options.rule, x, number_at(p, i, r));
+		x = combine(p->options.type, p->options.rule, x, number_at(p, i, r));
 	if (p->options.rule == TUTTI_AVERAGE)
 		x /= p->size;
-	return whole ? trunc(x) : x;
+	return as_type(p->options.type, x);
 }
 
 /* expected[3]: the numbers have a period of three. */
@@ -112,7 +131,7 @@ static int check_vector(size_t bytes, tutti_type type, const uint8_t *at, const 
 		count = 3; /* the rest repeats these */
 	for (size_t i = 0; i < count; i++) {
 		double x = read_number(type, at + i * size);
-		if (!(fabs(x - expected[i % 3]) <= slack * expected[i % 3]))
+		if (!(fabs(x - expected[i % 3]) <= slack * fabs(expected[i % 3])))
 			return tt_fail(1, "element %zu of %zu is wrong: %g and not %g", i, bytes / size, x,
 			               expected[i % 3]);
 	}
@@ -141,10 +160,10 @@ static double expected_in_memory(const struct tt_perf *p, size_t i)
 	if (p->kernel->scaled && !p->order.baseline)
 		x *= 1 - by;
 	for (int k = 1; k < reads; k++)
-		x = combine(rule, x, by * number_at(p, i, k));
+		x = combine(type_in_memory(p), rule, x, by * number_at(p, i, k));
 	if (rule == TUTTI_AVERAGE && !p->kernel->reads)
 		x /= reads;
-	return p->options.type == TUTTI_I32 || p->options.type == TUTTI_I64 ? trunc(x) : x;
+	return as_type(type_in_memory(p), x);
 }
 
 static int check_memory(const struct tt_perf *p)

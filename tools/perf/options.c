@@ -44,11 +44,15 @@ static const struct name {
 	int value;
 	size_t size;
 } types[] = { { "f32", TUTTI_F32, 4 }, { "f64", TUTTI_F64, 8 }, { "f16", TUTTI_F16, 2 }, { "bf16", TUTTI_BF16, 2 },
-	      { "i32", TUTTI_I32, 4 }, { "i64", TUTTI_I64, 8 }, { 0 } },
+	      { "i32", TUTTI_I32, 4 }, { "i64", TUTTI_I64, 8 }, { "i8", TUTTI_I8, 1 }, { "u8", TUTTI_U8, 1 },
+	      { "bool", TUTTI_BOOL, 1 }, { 0 } },
   rules[] = { { "sum", TUTTI_SUM, 0 }, { "average", TUTTI_AVERAGE, 0 }, { "product", TUTTI_PRODUCT, 0 },
               { "max", TUTTI_MAX, 0 },
 	      { "min", TUTTI_MIN, 0 }, { 0 } },
   targets[] = { { "wait", false, 0 }, { "compute", true, 0 }, { 0 } };
+
+bool tt_perf_is_whole(tutti_type type) { return type >= TUTTI_I32; }
+bool tt_perf_is_small(tutti_type type) { return type >= TUTTI_I8; }
 
 size_t tt_perf_type_size(tutti_type type)
 {
@@ -159,7 +163,8 @@ static int print_help(void)
 	       "  -i, --iters N         how many iterations a row has ...\n"
 	       "  -T, --time SECONDS    ... or how long it takes, the baseline included; 1 by default\n"
 	       "      --type TYPE       allreduce, reduce, update, table, gpu: f32 (by default; reduce, gpu: all), "
-	       "f64, f16, bf16, i32 or i64\n"
+	       "f64, f16, bf16, i32 or i64;\n"
+	       "                        allreduce and reduce also i8, u8 or bool\n"
 	       "      --rule RULE       allreduce, reduce: sum (by default), average, product, max or min\n"
 	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of "
 	       "Tutti's, or compute\n"
@@ -285,7 +290,7 @@ static int check_kernel(struct tt_perf_options *o, const char *word)
 {
 	int err = word ? take_kernel(o, word) : 0;
 
-	if (err || !o->kernel || !o->kernel->scaled || (o->type != TUTTI_I32 && o->type != TUTTI_I64))
+	if (err || !o->kernel || !o->kernel->scaled || !tt_perf_is_whole(o->type))
 		return err;
 	return tt_tool_refuse("perf", "--type %s: %s computes with factors, and is for f32, f64, f16 and bf16",
 	                      o->type_name, o->kernel->name);
@@ -343,6 +348,10 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	if (seen->type && !t->table && !t->gpu && (!t->collective || copies))
 		return tt_tool_refuse("perf", "--type is for allreduce, reduce, update, table and gpu: %s moves bytes",
 		                      t->name);
+	if (tt_perf_is_small(o->type) && !combines)
+		return tt_tool_refuse("perf", "--type %s is for allreduce and reduce", o->type_name);
+	if (o->type == TUTTI_BOOL && o->rule == TUTTI_AVERAGE)
+		return tt_tool_refuse("perf", "--rule average: bools have no average");
 	if (seen->rule && !combines)
 		return tt_tool_refuse("perf", "--rule is for allreduce and reduce%s",
 		                      t->local && !copies ? "; an update rule is a --kernel" : "");

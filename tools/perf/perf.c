@@ -391,15 +391,15 @@ static int count_rows(const struct tt_perf_options *o)
 static bool is_wanted(const struct tt_perf *p, const struct tt_perf_options *o, const struct tt_perf_kernel *k,
                       tutti_type type)
 {
-	bool real = type != TUTTI_I32 && type != TUTTI_I64;
-
 	if (k->calls & TT_PERF_BESIDE && p->size < 3)
 		return false; /* no other worker */
 	if (k->calls & TT_PERF_SNAPSHOT && tt_perf_type_size(type) == 2)
 		return false; /* they cannot count all pushes */
+	if (tt_perf_is_small(type) && (o->test->gpu || (o->rule == TUTTI_AVERAGE && type == TUTTI_BOOL)))
+		return false;
 	if (o->test->gpu && !tt_perf_computes_on_gpu(k))
 		return (!o->kernel || o->kernel == k) && type == TUTTI_F32; /* it moves bytes */
-	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (real || !k->scaled);
+	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (!tt_perf_is_whole(type) || !k->scaled);
 }
 
 static int run_kernel(struct tt_perf *p, const struct tt_perf_options *o, uint32_t kernel, tutti_type type)
@@ -434,7 +434,7 @@ static int conduct_kernels(struct tt_perf *p)
 
 	tt_perf_print_head(p);
 	for (int i = 0; (k = tt_perf_kernel_of(o.test->name, i)); i++)
-		for (tutti_type type = TUTTI_F32; type <= TUTTI_I64 && !err; type++)
+		for (tutti_type type = TUTTI_F32; type <= TUTTI_BOOL && !err; type++)
 			if (is_wanted(p, &o, k, type))
 				err = run_kernel(p, &o, (uint32_t)i, type);
 	return err ? err : give(p, END, false, 0);

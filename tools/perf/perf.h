@@ -230,6 +230,8 @@ extern const struct tt_perf_test tt_perf_tests[];
 const char *tt_perf_type_name(tutti_type);
 int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *); /* < 0: continue; else the exit status */
 size_t tt_perf_type_size(tutti_type);
+bool tt_perf_is_whole(tutti_type);
+bool tt_perf_is_small(tutti_type); /* of one byte: for collectives alone */
 void tt_perf_write_size(char *text, size_t room, size_t bytes); /* "64 MiB" */
 
 /* tests.c: one iteration of each test; the target of one-sided tests; the end of a batch */
