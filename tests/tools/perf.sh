@@ -39,6 +39,10 @@ test_tests() {
 	rows baseline_us 4
 	check "the bytes" has out '"bytes": 32,'
 	check "the iterations" has out '"iters": 30,'
+	perf message --size 8..64K --iters 20 --json
+	rows baseline_us 14
+	perf message --transport shm --size 8..1M --iters 20 --json
+	check "both ways" is "$(grep -c '"test": "message"' out)" 18
 	perf put --size 8 --iters 5 --json
 	rows baseline_us 1
 	check "fewer than ten" has out '"iters": 5,'

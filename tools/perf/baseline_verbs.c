@@ -129,11 +129,14 @@ static bool pulls(const struct tt_perf *p)
 	return p->test->ours == tt_perf_get || p->test->ours == tt_perf_stream_gets;
 }
 
+/* Of pingpong and message. */
+static bool goes_back(const struct tt_perf *p) { return p->test->baseline == tt_perf_raw_pingpong; }
+
 static int once(struct tt_perf *p)
 {
 	struct tt_perf_queue *q = p->queue;
 
-	if (p->test->ours == tt_perf_pingpong)
+	if (goes_back(p))
 		return pingpong(p);
 	if (p->rank)
 		return 0; /* takes no part */
@@ -155,7 +158,7 @@ static void word(const struct tt_perf *p, const struct tt_perf_way *way, char *t
 	const char *pieces = way->chunk == TT_VERBS_PIECE ? ", pieces of 256 KiB" : "";
 	const char *what = pulls(p) ? "READ" : "WRITE";
 
-	if (p->test->ours == tt_perf_pingpong)
+	if (goes_back(p))
 		snprintf(text, room, "bare verbs: a WRITE with immediate each way, half a round trip%s", pieces);
 	else if (p->test->streams)
 		snprintf(text, room, "bare verbs: %ss, %d in a chain, %d chains under way%s", what, CHAIN, UNDER_WAY,
@@ -256,7 +259,7 @@ static int describe(struct tt_perf *p, bool bare, struct end *mine)
 
 int tt_perf_open_verbs(struct tt_perf *p)
 {
-	bool one_by_one = (p->test->one_sided && !tt_perf_is_gossip(p)) || p->test->ours == tt_perf_pingpong;
+	bool one_by_one = (p->test->one_sided && !tt_perf_is_gossip(p)) || goes_back(p);
 	bool bare = one_by_one && !p->options.no_baseline;
 	struct end end[2] = { 0 };
 	int err;

@@ -12,6 +12,8 @@
 const struct tt_perf_test tt_perf_tests[] = {
 	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
 	  tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong, false, false, false, false },
+	{ "message", "half a round trip of a message, answered by another", 8, 4 * MIB, .ours = tt_perf_message,
+	  .baseline = tt_perf_raw_pingpong, .shared = tt_perf_shared_pingpong },
 	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false,
 	  tt_perf_put, tt_perf_raw_put, tt_perf_shared_put, false, false, false, false },
 	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false,
@@ -412,8 +414,8 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 			return err;
 	}
 	if (optind >= argc)
-		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce, copy, "
-		                              "update, table, gossip or gpu; see `tutti perf --help`");
+		return tt_tool_refuse("perf", "a test is missing: pingpong, message, put, get, stream, allreduce, reduce, "
+		                              "copy, update, table, gossip or gpu; see `tutti perf --help`");
 	if ((err = take_test(o, argv[optind])))
 		return err;
 	if (optind + 1 < argc)

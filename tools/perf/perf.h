@@ -236,6 +236,7 @@ void tt_perf_write_size(char *text, size_t room, size_t bytes); /* "64 MiB" */
 
 /* tests.c: one iteration of each test; the target of one-sided tests; the end of a batch */
 int tt_perf_pingpong(struct tt_perf *);
+int tt_perf_message(struct tt_perf *);
 int tt_perf_put(struct tt_perf *);
 int tt_perf_get(struct tt_perf *);
 int tt_perf_stream_puts(struct tt_perf *);

@@ -41,6 +41,16 @@ int tt_perf_pingpong(struct tt_perf *p)
 	return err ? err : p->rank ? hit(p) : wait_hit(p);
 }
 
+/* A message is answered by one of the same length. */
+int tt_perf_message(struct tt_perf *p)
+{
+	int peer = 1 - p->rank, err = p->rank ? 0 : tutti_send(p->job, peer, 0, p->local, p->bytes, NULL);
+
+	if (err || (err = tutti_recv(p->job, peer, 0, p->open, p->bytes, NULL, NULL)))
+		return err;
+	return p->rank ? tutti_send(p->job, peer, 0, p->local, p->bytes, NULL) : 0;
+}
+
 int tt_perf_put(struct tt_perf *p) { return tutti_put(p->window, 1, 0, p->local, p->bytes, NULL); }
 
 int tt_perf_get(struct tt_perf *p) { return tutti_get(p->window, 1, 0, p->local, p->bytes, NULL); }
