@@ -414,8 +414,8 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 			return err;
 	}
 	if (optind >= argc)
-		return tt_tool_refuse("perf", "a test is missing: pingpong, message, put, get, stream, allreduce, reduce, "
-		                              "copy, update, table, gossip or gpu; see `tutti perf --help`");
+		return tt_tool_refuse("perf", "a test is missing: pingpong, message, put, get, stream, allreduce, "
+		                              "reduce, copy, update, table, gossip or gpu; see `tutti perf --help`");
 	if ((err = take_test(o, argv[optind])))
 		return err;
 	if (optind + 1 < argc)

@@ -399,7 +399,8 @@ static bool is_wanted(const struct tt_perf *p, const struct tt_perf_options *o, 
 		return false;
 	if (o->test->gpu && !tt_perf_computes_on_gpu(k))
 		return (!o->kernel || o->kernel == k) && type == TUTTI_F32; /* it moves bytes */
-	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (!tt_perf_is_whole(type) || !k->scaled);
+	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) &&
+	       !(tt_perf_is_whole(type) && k->scaled);
 }
 
 static int run_kernel(struct tt_perf *p, const struct tt_perf_options *o, uint32_t kernel, tutti_type type)
