@@ -19,23 +19,26 @@ local HEAD = [[
 local turn = 0
 local ran = {} -- the cases that a test of this file runs
 
--- Each case runs with the recorded numbers and with others, over the two transports in turn.
+local function command(altered, transports, n, file)
+   return ('ALTERED=%s TUTTI_TRANSPORTS=%s timeout -k 2 30 tutti run -n %d luajit %s'):format(altered, transports, n,
+                                                                                              file)
+end
+
+-- Each case runs with the recorded numbers and, beside it, with others, each over one of the two transports.
 local function test(name, n, program)
    ran[name:match('^[%w-]+')] = true
    if program:find('local job =', 1, true) then -- nobody ends before the others
       program = program .. '\njob:barrier()'
    end
-   for _, altered in ipairs({ 'no', 'yes' }) do
-      turn = turn + 1
-      local transports = math.floor(turn / 2) % 2 == turn % 2 and 'tcp' or 'shm,tcp'
-      local how = altered == 'yes' and ', other numbers' or ''
-      it(name .. how .. ' over ' .. transports:match('^%a+'), function()
-         local status, output = ranks.shell(
-            ('ALTERED=%s TUTTI_TRANSPORTS=%s timeout -k 2 30 tutti run -n %d luajit %s'):format(altered, transports, n,
-               ranks.file(HEAD .. program)))
-         if status ~= 0 then error(('status %d\n%s'):format(status, output), 0) end
-      end)
-   end
+   turn = turn + 1
+   local first, second = 'shm,tcp', 'tcp'
+   if turn % 2 == 0 then first, second = second, first end
+   it(('%s over %s, other numbers over %s'):format(name, first:match('^%a+'), second:match('^%a+')), function()
+      local file = ranks.file(HEAD .. program)
+      local status, output = ranks.shell(('%s & recorded=$!\n%s; other=$?\nwait $recorded && [ $other -eq 0 ]'):format(
+         command('no', first, n, file), command('yes', second, n, file)))
+      if status ~= 0 then error(('status %d\n%s'):format(status, output), 0) end
+   end)
 end
 
 describe('recorded case', function()
