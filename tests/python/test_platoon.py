@@ -167,15 +167,12 @@ def test_refusals(capsys):
     """What is not supported is refused by name."""
     from platoon import ops
     from platoon._variables import value_of
-    from platoon.channel import Controller
-    from platoon.util import PlatoonError, SingletonType
+    from platoon.util import SingletonType
     with pytest.raises(NotImplementedError, match="AllReduceSum is a Theano operation.*Worker.all_reduce"):
         ops.AllReduceSum(None)
     gpu = type("GpuArray", (), {"__module__": "pygpu.gpuarray"})
     with pytest.raises(TypeError, match="pygpu"):
         value_of(gpu())
-    with pytest.raises(PlatoonError, match="multi is not supported"):
-        Controller(1, multi=True)
 
     class Single(metaclass=SingletonType):
         def __init__(self, fail=False):
@@ -302,7 +299,9 @@ def collective_worker():
         for kind in (np.array, Variable):
             if ref == "platoon_allreduce":
                 mine, place = kind(given["values"][rank]), kind(np.zeros(len(given["values"][0])))
-                close(me.all_reduce(mine, given["op"].upper()), expected["result"])
+                new = me.all_reduce(mine, given["op"].upper())
+                assert type(new) is type(mine) and new is not mine
+                close(new, expected["result"])
                 assert me.all_reduce(mine, given["op"], place) is None
                 close(place, expected["result"])
                 close(mine, given["values"][rank])
@@ -850,10 +849,56 @@ def test_launcher(tmp_path):
         "a = p.parse_args()\nassert a.mine == 'x'\nsys.exit(C(**C.default_arguments(a)).serve())\n")
     ends = launch(tmp_path, "toy", "-c=--mine x --control-port %s" % port, "-w=3", PLATOON_DEVICES="cpu0")
     assert ends.returncode == 1 and "the controller has ended with status 3" in ends.stdout, ends.stdout
-    for arguments, why in ((["none"], "no worker here: none_worker.py"), (["toy", "-H", "a", "b"], "this host alone"),
+    for arguments, why in ((["none"], "no worker here: none_worker.py"),
+                           (["toy", "-H", "elsewhere"], "one host is given, elsewhere"),
                            (["toy", "-D", "a", "-H", "b"], "not allowed with")):
         ends = launch(tmp_path, *arguments)
         assert ends.returncode == 2 and why in ends.stdout, ends.stdout
+
+
+HOSTS_CONTROLLER = """
+import os, sys
+from platoon.channel import Controller
+args = Controller.default_parser().parse_args()
+port = int(os.environ['PORT%s' % os.environ['TUTTI_RANK']])   # both hosts are this one
+args.control_port, args.worker_args = port, str(port)
+args.devices = ['cpu0', 'cpu1'] if os.environ['TUTTI_RANK'] == '0' else ['cpu5']
+sys.exit(Controller(**Controller.default_arguments(args)).serve())
+"""
+HOSTS_WORKER = """
+import sys
+import numpy as np
+from platoon.channel import Worker
+from platoon.training.global_dynamics import AverageSGD
+w = Worker(int(sys.argv[1]))
+x = np.arange(6, dtype='f4').reshape(2, 3) + w.global_rank
+assert (w.all_reduce(x, '+') == 3 * np.arange(6).reshape(2, 3) + 3).all()
+assert w.all_reduce(np.float64([2]), '*') == 8
+assert (w.all_reduce(np.asfortranarray(x), 'max') == np.arange(6).reshape(2, 3) + 2).all()
+y = np.full(3, w.global_rank * 3.0)
+rule = AverageSGD()
+rule.make_rule(y)
+for i in range(20):
+    rule()
+assert (y == 3).all(), y
+print(w.local_rank, w.local_size, w.global_rank, w.global_size, w._multinode)
+"""
+
+
+def test_launcher_on_several_hosts(tmp_path):
+    """Two hosts, with two workers and with one: ssh is a script, so that both are this host."""
+    (tmp_path / "two_controller.py").write_text(HOSTS_CONTROLLER)
+    (tmp_path / "two_worker.py").write_text(HOSTS_WORKER)
+    (tmp_path / "rsh").write_text("#!/bin/sh\nexport SSH_CONNECTION='127.0.0.1 1 127.0.0.1 22'\nshift\n"
+                                  "exec sh -c \"$*\"\n")
+    (tmp_path / "rsh").chmod(0o755)
+    ports = {"PORT%d" % i: free_address().split(":")[1] for i in range(2)}
+    ends = launch(tmp_path, "two", PLATOON_HOSTS="one,two", TUTTI_RSH=tmp_path / "rsh", **ports)
+    logs = list((tmp_path / "PLATOON_LOGS" / "two").glob("*/*"))
+    said = {path.name: path.read_text() for path in logs}
+    assert ends.returncode == 0 and "SUCCESS" in ends.stdout, (ends.stdout, said)
+    lines = sorted(text.strip() for name, text in said.items() if name.startswith("worker") and name.endswith(".out"))
+    assert lines == ["0 1 2 3 True", "0 2 0 3 True", "1 2 1 3 True"], said
 
 
 def test_controller_is_ended_by_a_signal(start, tmp_path):

@@ -1,6 +1,8 @@
 """Parameters of a model: NumPy arrays, torch tensors, and objects with get_value and set_value, as Theano's."""
 from __future__ import annotations
 
+import copy
+import sys
 from typing import Any, List
 
 import numpy
@@ -34,6 +36,18 @@ def assign(x: Any, value: Any) -> None:
         mine = value_of(x)
         if mine is not value:
             mine[...] = value
+
+
+def new_like(x: Any, value: Any) -> Any:
+    """The value as an object of x's kind if that has get_value, else the value itself."""
+    if not hasattr(x, "get_value"):
+        return value
+    theano = sys.modules.get("theano")
+    if theano is not None and type(x).__module__.split(".")[0] == "theano":
+        return theano.shared(value)
+    new = copy.copy(x)
+    new.set_value(value)
+    return new
 
 
 def as_list(x: Any) -> List[Any]:

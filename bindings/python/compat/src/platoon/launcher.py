@@ -24,7 +24,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("experiment_name")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-D", "--devices", nargs="+", metavar="DEVICE", help="one for each worker")
-    where.add_argument("-H", "--hosts", nargs="+", metavar="HOST", help="this host alone")
+    where.add_argument("-H", "--hosts", nargs="+", metavar="HOST", help="one controller on each, over ssh")
     parser.add_argument("-c", "--controller-args", help='arguments of the controller: -c="--tau 10"')
     parser.add_argument("-w", "--worker-args", help='arguments of the workers: -w="--rate 0.1"')
     return parser.parse_args()
@@ -35,23 +35,39 @@ def _fail(status: int, why: str) -> NoReturn:
     sys.exit(status)
 
 
-def _check_hosts(hosts: Optional[List[str]]) -> None:
+def _hosts(given: Optional[List[str]]) -> List[str]:
+    """The hosts, if they are several. Exits with 2 if it is one, and not this one."""
     try:
-        found = hosts or configparser.fetch_hosts()
+        hosts = given or configparser.fetch_hosts()
     except KeyError:
-        return
-    if found not in ([socket.gethostname()], ["localhost"]):
-        _fail(2, "an experiment runs on this host alone, %s, and not on %s: programs for several hosts use the package "
-                 "tutti" % (socket.gethostname(), ", ".join(found)))
+        return []
+    if len(hosts) > 1:
+        return hosts
+    if hosts[0] not in (socket.gethostname(), "localhost"):
+        _fail(2, "one host is given, %s, and this is %s: start platoon-launcher there" % (hosts[0],
+                                                                                         socket.gethostname()))
+    return []
 
 
-def _start(args: argparse.Namespace, logs: str) -> "subprocess.Popen[bytes]":
-    own = os.path.isfile("%s_controller.py" % args.experiment_name)
-    more = [args.experiment_name, logs, "--single"]
+def _controller_args(args: argparse.Namespace, logs: str, where: str) -> List[str]:
+    more = [args.experiment_name, logs, where]
     more += ["-D"] + args.devices if args.devices else []
     more += shlex.split(args.controller_args or "")
-    more += ["--worker-args=" + args.worker_args] if args.worker_args else []
-    return launch_process(logs, args.experiment_name if own else "platoon", more, "cpu", "controller")
+    return more + (["--worker-args=" + args.worker_args] if args.worker_args else [])
+
+
+def _start(args: argparse.Namespace, logs: str, hosts: List[str]) -> "subprocess.Popen[bytes]":
+    own = os.path.isfile("%s_controller.py" % args.experiment_name)
+    experiment = args.experiment_name if own else "platoon"
+    if not hosts:
+        return launch_process(logs, experiment, _controller_args(args, logs, "--single"), "cpu", "controller")
+    print("## Starting controllers on %s ..." % ", ".join(hosts), flush=True)
+    program = ["%s_controller.py" % experiment] if own else ["-m", "platoon.controller"]
+    command = [sys.executable, "-m", "tutti", "run", "--prefix", "-n", str(len(hosts)),
+               "--hosts", ",".join("%s:1" % host for host in hosts), sys.executable, "-u"]
+    log = os.path.join(logs, "multi-node-controllers.")
+    with open(log + "out", "w") as out, open(log + "err", "w") as err:
+        return subprocess.Popen(command + program + _controller_args(args, logs, "--multi"), stdout=out, stderr=err)
 
 
 def _await(process: "subprocess.Popen[bytes]") -> int:
@@ -69,12 +85,12 @@ def main() -> None:
     args = _parse()
     if not os.path.isfile("%s_worker.py" % args.experiment_name):
         _fail(2, "there is no worker here: %s_worker.py" % args.experiment_name)
-    _check_hosts(args.hosts)
+    hosts = _hosts(args.hosts)
     logs = os.path.join("PLATOON_LOGS", args.experiment_name, time.strftime("%Y-%m-%d_%H-%M-%S"))
     try:
         os.makedirs(logs, exist_ok=True)
         print("### Logs: %s" % logs, flush=True)
-        status = _await(_start(args, logs))
+        status = _await(_start(args, logs, hosts))
     except OSError as e:
         _fail(3, str(e))
     except Exception as e:

@@ -17,7 +17,8 @@ _MPI_TYPES = {"bool": "C_BOOL", "float32": "FLOAT", "float64": "DOUBLE", "comple
               "complex128": "C_DOUBLE_COMPLEX",
               **{"%s%d" % (kind, bits): "%s%d_T" % (kind.upper(), bits)
                  for kind in ("int", "uint") for bits in (8, 16, 32, 64)}}
-_LAUNCHER = ("TUTTI_RANK", "TUTTI_SIZE", "TUTTI_BOOT")  # who a controller is, which its children are not
+_LAUNCHER = ("TUTTI_RANK", "TUTTI_SIZE", "TUTTI_BOOT", "TUTTI_BOOT_FD", "TUTTI_LOCAL_RANK",
+             "TUTTI_LOCAL_SIZE")  # who a controller is, which its workers are not
 
 
 class PlatoonException(Exception):
@@ -79,12 +80,12 @@ def launch_process(logs_folder: str, experiment_name: str, args: Optional[List[s
     """Starts EXPERIMENT_worker.py or EXPERIMENT_controller.py on a device.
 
     Its output goes to files of the logs folder: worker_cuda0.out, worker_cuda0.err. The experiment "platoon" has
-    platoon.channel.controller as its controller. Raises OSError.
+    platoon.controller as its controller. Raises OSError.
     """
     print("## Starting %s on %s ..." % (process_type, device), end=" ", flush=True)
     program = ["%s_%s.py" % (experiment_name, process_type)]
     if experiment_name == "platoon" and process_type == "controller":
-        program = ["-m", "platoon.channel.controller"]
+        program = ["-m", "platoon.controller"]
     env = {name: value for name, value in os.environ.items() if name not in _LAUNCHER}
     env["THEANO_FLAGS"] = "%s,device=%s" % (env.get("THEANO_FLAGS", ""), device)
     log = os.path.join(logs_folder, "%s_%s." % (process_type, device))

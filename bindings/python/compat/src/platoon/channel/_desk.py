@@ -25,12 +25,12 @@ class Query(NamedTuple):
     content: Dict[str, Any]
 
 
-def _join(port: int, **config: Any) -> tutti.Job:
+def join(**config: Any) -> tutti.Job:
     """Joins with waits that sleep at once: other workers of this host need the cores that a wait would poll on."""
     asked = os.environ.get("TUTTI_SPIN")
     os.environ["TUTTI_SPIN"] = asked or "no"
     try:
-        return tutti.Job(boot="127.0.0.1:%d" % port, **config)
+        return tutti.Job(**config)
     finally:
         if asked is None:
             del os.environ["TUTTI_SPIN"]
@@ -38,13 +38,13 @@ def _join(port: int, **config: Any) -> tutti.Job:
 
 def open_job(port: int) -> tutti.Job:
     """A job of this process, to which others come. Raises tutti.errors.AddressInUse."""
-    return _join(port, rank=0, ranks=1, newcomers=_NEWCOMERS)
+    return join(boot="127.0.0.1:%d" % port, rank=0, ranks=1, newcomers=_NEWCOMERS)
 
 
 def join_job(port: int, timeout: float) -> tutti.Job:
     """Joins such a job. timeout: seconds, for joining and for each wait. Raises PlatoonError."""
     try:
-        return _join(port, timeout=timeout)
+        return join(boot="127.0.0.1:%d" % port, timeout=timeout)
     except TimeoutError as e:
         raise PlatoonError("no controller answers at port %d" % port, e) from None
 

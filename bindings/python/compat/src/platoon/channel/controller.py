@@ -13,10 +13,12 @@ import threading
 import time
 from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
+import numpy
+
 from .. import _memory, configparser
-from ..util import PlatoonError, launch_process
+from ..util import PlatoonError, launch_process, op_to_tutti
 from ._batches import Sender
-from ._desk import Desk, Query
+from ._desk import Desk, Query, join
 
 _ARGUMENTS = ("control_port", "data_port", "data_hwm", "devices", "experiment_name", "log_directory", "worker_args",
               "multi")
@@ -34,26 +36,26 @@ class Controller:
     control_port: where serve() listens, on this host alone. data_port: where send_mb's batches are, and data_hwm: how
     many wait in each worker. devices: one name for each worker, in the order of their ranks. experiment_name: this
     controller starts EXPERIMENT_worker.py for each device, with worker_args, and output in log_directory. Without it
-    workers are started by hand.
+    workers are started by hand. multi: there is a controller on each of several hosts, and these controllers are the
+    ranks of a job, as platoon-launcher starts them.
 
-    Nobody is reached before serve(). In the main thread SIGTERM and SIGINT end workers and process, with status 1.
+    The controllers of other hosts meet at once; workers are not answered before serve(). In the main thread SIGTERM and
+    SIGINT end workers and process, with status 1.
     """
 
     def __init__(self, control_port: int = 5567, data_port: Optional[int] = None, data_hwm: int = 10,
                  devices: Optional[Sequence[str]] = None, experiment_name: str = "", log_directory: str = "",
                  worker_args: Optional[str] = "", multi: bool = False) -> None:
-        if multi:
-            raise PlatoonError("a controller has the workers of one host: multi is not supported. Programs for several "
-                               "hosts use the package tutti")
         self._control_port, self._pid = control_port, os.getpid()
         self._devices = [] if devices is None else self.get_workers_devices(devices)
         self._local_size = self._global_size = len(self._devices)
-        self._multinode, self._need_init = False, True
+        self._multinode, self._need_init = multi, True
         self._am_i_first_count, self._init_new_shmem_count = [0], [0]
         self._get_platoon_info_count = [0]
         self._workers: Dict[int, "subprocess.Popen[bytes]"] = {}  # that this controller has started, by process id
         self._present: Dict[int, Optional[int]] = {}  # the workers that are there: process ids by rank
         self._slots: Dict[int, int] = {}              # which rank has a device
+        self._before = 0  # how many workers the hosts before this one have
         self._came = self._registered = self._dead = 0  # how many workers
         self._success = 0
         self._shmrefs: Dict[str, _memory.SharedMemory] = {}
@@ -63,6 +65,8 @@ class Controller:
         _memory.remove(self._names[0])  # of an earlier controller, which was killed
         self._take_signals()
         atexit.register(self._close)
+        if multi:
+            self._join_controllers()
         if data_port:
             self.init_data(data_port, data_hwm)
         if experiment_name:
@@ -72,6 +76,12 @@ class Controller:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._handle_force_close)
+
+    def _join_controllers(self) -> None:
+        """Joins the controllers of the other hosts, which are the ranks of the job that a launcher has started."""
+        self._region = join()
+        sizes = self._region.allgather(numpy.array([self._local_size])).ravel().tolist()
+        self._global_size, self._before = sum(sizes), sum(sizes[:self._region.rank])
 
     def _launch(self, experiment: str, logs: str, args: List[str]) -> None:
         try:
@@ -114,6 +124,8 @@ class Controller:
             return self._get_platoon_info(req_info)
         if req == "platoon-init_new_shmem":
             return self._init_new_shmem(req_info)
+        if req == "platoon-all_reduce":
+            return self._all_reduce(req_info)
         return None
 
     def _is_worker_first(self, counter: List[int]) -> bool:
@@ -126,7 +138,7 @@ class Controller:
             self._local_id = req_info["local_id"]
         rank = self._devices.index(req_info["device"])
         return {"local_id": self._local_id, "local_size": self._local_size, "local_rank": rank,
-                "multinode": self._multinode, "global_size": self._global_size, "global_rank": rank}
+                "multinode": self._multinode, "global_size": self._global_size, "global_rank": self._before + rank}
 
     def _init_new_shmem(self, req_info: Dict[str, Any]) -> str:
         """Makes memory by name, once for as many calls as there are workers."""
@@ -140,6 +152,14 @@ class Controller:
             self.shared_buffers[name] = self._shmrefs[name].map()
             self._last_shmem_name = name
         return self._last_shmem_name
+
+    def _all_reduce(self, req_info: Dict[str, Any]) -> str:
+        """Combines shared memory of all hosts, in place."""
+        if not self._multinode:
+            raise PlatoonError("a controller of one host has nobody to combine its memory with")
+        array = numpy.frombuffer(self.shared_buffers[req_info["shmem"]], req_info["dtype"])
+        self._region.allreduce(array, op_to_tutti(req_info["op"]))
+        return ""
 
     def _answer_own(self, query: Query) -> Any:
         """The same, and what depends on the rank that asks."""
@@ -156,7 +176,7 @@ class Controller:
         if self._devices and not free:
             raise _Refused("this controller has %d devices, and each has its worker already" % self._local_size)
         if not free:
-            response = {"local_size": 0, "local_rank": self._registered, "multinode": False, "global_size": 0,
+            response = {"local_size": 0, "local_rank": self._registered, "multinode": self._multinode, "global_size": 0,
                         "global_rank": self._registered}
         else:
             device = info["device"] if info["device"] in free else free[0]
@@ -287,6 +307,8 @@ class Controller:
             return  # a fork's child
         if hasattr(self, "asocket"):
             self.asocket.close()
+        if hasattr(self, "_region"):
+            self._region.leave()
         for name in self._names + list(self._shmrefs):
             _memory.remove(name)
 
@@ -319,7 +341,7 @@ class Controller:
         parser.add_argument("log_directory", help="where the workers' output goes to")
         where = parser.add_mutually_exclusive_group(required=True)
         where.add_argument("--single", action="store_true", help="on this host alone")
-        where.add_argument("--multi", action="store_true", help="is not supported")
+        where.add_argument("--multi", action="store_true", help="one of several hosts")
         parser.add_argument("-D", "--devices", default=[], nargs="+", metavar="DEVICE", help="one for each worker")
         parser.add_argument("-w", "--worker-args", help='arguments of the workers: -w="--rate 0.1"')
         parser.add_argument("--control-port", default=5567, type=int, help="where workers ask")

@@ -15,7 +15,7 @@ import numpy
 import tutti
 
 from .. import _memory
-from .._variables import assign, refuse_gpu, value_of
+from .._variables import assign, new_like, refuse_gpu, value_of
 from ..param_sync import ParamSyncRule
 from ..util import PlatoonError, SingletonType, op_to_tutti
 from ._batches import Receiver
@@ -42,6 +42,7 @@ class Worker(SharedParams, metaclass=SingletonType):
         self._socket_timeout = socket_timeout
         self._worker_id = os.getpid()
         self._group: Optional[tutti.Group] = None
+        self._memory: Dict[int, Any] = {}  # by its bytes
         self._shmem_names: Dict[int, str] = {}
         self._shmrefs: Dict[int, _memory.SharedMemory] = {}
         self.shared_arrays: Dict[int, Any] = {}
@@ -129,36 +130,57 @@ class Worker(SharedParams, metaclass=SingletonType):
         """
         refuse_gpu(array)
         order: Any = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-        if array.nbytes not in self.shared_arrays:
-            name = self.send_req("platoon-init_new_shmem", {"size": array.nbytes})
-            memory = self._shmrefs[array.nbytes] = _memory.SharedMemory(name)
-            self._shmem_names[array.nbytes] = name
-            self.shared_arrays[array.nbytes] = numpy.ndarray(array.shape, array.dtype, memory.map(), order=order)
+        known = self.shared_arrays.get(array.nbytes)
+        if known is None or known.dtype != array.dtype or known.shape != array.shape:
+            memory = self._shared_memory(array.nbytes)
+            self.shared_arrays[array.nbytes] = numpy.ndarray(array.shape, array.dtype, memory, order=order)
         return self.shared_arrays[array.nbytes]
 
+    def _shared_memory(self, size: int) -> Any:
+        """The memory of that size, in bytes."""
+        if size not in self._memory:
+            name = self._shmem_names[size] = self.send_req("platoon-init_new_shmem", {"size": size})
+            self._shmrefs[size] = _memory.SharedMemory(name)
+            self._memory[size] = self._shmrefs[size].map()
+        return self._memory[size]
+
     def all_reduce(self, src: Any, op: str, dest: Any = None) -> Any:
-        """Combines the arrays of all workers element by element. All of them call it.
+        """Combines the arrays of all workers, of all hosts, element by element. All of them call it.
 
         op: "+", "sum", "add"; "*", "prod", "product", "mul"; "max", "maximum"; "min", "minimum". dest: where the
-        result goes to; it may be src. None: the result is a new array, which is returned.
+        result goes to; it may be src. None: the result is returned: a new array, or a new object of src's kind.
 
         Raises ValueError (op), TypeError (arrays of a GPU), PlatoonError (not all workers come within socket_timeout,
         or the controller does not know how many there are), tutti.errors.RankDied, RankLeft, Mismatch and others:
         the next call then makes a new group of the workers that are there.
         """
         rule = op_to_tutti(op)
-        result = numpy.array(value_of(src), order="K")
+        result = numpy.array(value_of(src), order="C")
         group = self._group or self._make_group()
         try:
             group.allreduce(result, rule)
+            if self._multinode and result.nbytes:
+                self._reduce_across_hosts(group, result, rule)
         except BaseException:
             self._group = None
             group.close()
             raise
         if dest is None:
-            return result
+            return new_like(src, result)
         assign(dest, result)
         return None
+
+    def _reduce_across_hosts(self, group: tutti.Group, result: Any, op: str) -> None:
+        """The controllers combine what the first worker of each host puts into shared memory."""
+        memory = numpy.frombuffer(self._shared_memory(result.nbytes), result.dtype)
+        flat = result.reshape(-1)
+        if self._local_rank == 0:
+            memory[...] = flat
+            self.send_req("platoon-all_reduce", {"shmem": self._shmem_names[result.nbytes], "op": op,
+                                                 "dtype": result.dtype.str})
+        group.barrier()
+        flat[...] = memory
+        group.barrier()  # nobody writes while others read
 
     def _make_group(self) -> tutti.Group:
         """The group of the workers of all devices, in their order."""
