@@ -35,18 +35,14 @@ enum { FAKE_CUDA_DEVICES = 2 };
 	X(cuCtxDestroy_v2, (CUcontext)) \
 	X(cuCtxGetCurrent, (CUcontext *)) \
 	X(cuCtxSetCurrent, (CUcontext)) \
-	X(cuCtxSynchronize, (void)) \
 	X(cuMemAlloc_v2, (CUdeviceptr *, size_t len)) \
 	X(cuMemFree_v2, (CUdeviceptr)) \
 	X(cuMemAllocManaged, (CUdeviceptr *, size_t len, unsigned flags)) \
-	X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *len, CUdeviceptr at)) \
-	X(cuPointerGetAttribute, (void *out, CUpointer_attribute, CUdeviceptr at)) \
 	X(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t len)) \
 	X(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t len)) \
 	X(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t len)) \
 	X(cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode)) \
-	X(cuStreamEndCapture, (CUstream, void **graph)) \
-	X(cuEventSynchronize, (CUevent))
+	X(cuStreamEndCapture, (CUstream, void **graph))
 #define FAKE_CUDA_DECLARE(name, args) CUresult name args;
 TT_CUDA_FUNCTIONS(FAKE_CUDA_DECLARE)
 FAKE_CUDA_FUNCTIONS(FAKE_CUDA_DECLARE)

@@ -296,10 +296,3 @@ SHOW CUresult cuCtxSetCurrent(CUcontext ctx)
 		stack[depth++] = ctx;
 	return leave(0);
 }
-
-SHOW CUresult cuCtxSynchronize(void)
-{
-	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	wait_for_context(current());
-	return leave(error_of(current()));
-}

@@ -680,21 +680,6 @@ SHOW CUresult cuEventQuery(CUevent event)
 	return leave(err ? err : event->captured ? 907 : event->done < event->recorded ? NOT_READY : 0);
 }
 
-static bool has_happened(const void *event)
-{
-	const struct CUevent_st *e = event;
-
-	return e->done >= e->recorded;
-}
-
-SHOW CUresult cuEventSynchronize(CUevent event)
-{
-	ENTER(NEEDS_INIT | IS_SLOW);
-	if (!event)
-		return leave(400);
-	return leave(event->captured ? 907 : wait_for(event->ctx, has_happened, event));
-}
-
 /* ---- capturing ---- */
 
 bool capture_refuses(void)
