@@ -173,7 +173,7 @@ int tt_grant_new(struct tt_net *net, const struct tt_mem *mem, struct tt_pin *pi
 
 	if (err)
 		return err;
-	if (mem->gpu >= 0)
+	if (mem->gpu >= 0 && !tt_net_takes(net, mem->gpu))
 		return tt_fail(-ENOTSUP, "%s cannot register memory of GPU %d: stage it through host memory",
 		               net->transport->name, mem->gpu);
 	if (!mem->base && mem->len)

@@ -40,6 +40,7 @@
  */
 #ifndef TT_TRANSPORT_H
 #define TT_TRANSPORT_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -153,7 +154,8 @@ struct tt_net { /* each transport embeds this first in its own struct */
 	size_t copy_max; /* largest PUT, GET or SEND with memory that is not registered; at least 64 */
 	int cheap_poll;  /* 1: progress() makes no system call as long as nothing has come */
 	int host_only;   /* 1: the net reaches processes of this host only */
-	int takes_gpu;   /* 1: the net moves memory of devices (tt_mem.gpu), by regions; 0: it is never given any */
+	/* Bit d: the net moves memory of device d, in regions. It is given no memory of other devices. */
+	_Atomic uint64_t takes_gpu, asked_gpu; /* asked_gpu: whether it does so is known */
 	int lost;        /* set by the caller: progress() has failed. It and arm() are called no more */
 	/* Bytes that went through a buffer of the net's, though the wire could have moved them. Left out: messages,
 	 * which the receiver puts together, and what is below 4 KiB (tcp) or not above TT_SHORT (verbs) */
@@ -198,6 +200,10 @@ struct tt_transport {
 	 * NULL, both: the net reaches any memory. pin: -ENOMEM, with a sentence that names the net. */
 	int (*pin)(struct tt_net *, const struct tt_mem *, int remote, struct tt_pin **);
 	void (*unpin)(struct tt_pin *);
+	/* Slow, and may run beside any other function, as pin. Finds out, by bytes that move, whether the net takes
+	 * memory of the device, and notes it in the net; tt_why() then says by which way, or why not. NULL: it does
+	 * not. */
+	void (*ask_gpu)(struct tt_net *, int device);
 	/* Fast. remote: fills in the key. pin: what holds the memory, on a net that has pin(); else NULL. -EINVAL: the
 	 * pin does not hold the memory */
 	int (*reg)(struct tt_net *, const struct tt_mem *, int remote, struct tt_pin *pin, struct tt_region **);
@@ -224,6 +230,12 @@ struct tt_transport {
 	int (*progress)(struct tt_net *); /* returns the number of events that it handled. -errno: the net is lost */
 	int (*arm)(struct tt_net *);      /* 0: the caller may sleep on fd. 1: call progress() again */
 };
+
+/* Does the net move memory of this device, as far as ask_gpu() was called? */
+static inline bool tt_net_takes(const struct tt_net *net, int device)
+{
+	return device >= 0 && net->takes_gpu >> device & 1;
+}
 
 struct tt_op_queue { /* linked by `next`; zeroed is empty */
 	struct tt_op *head, **tail;

@@ -66,7 +66,7 @@ int tt_device_reg(struct tt_net *net, const struct tt_mem *mem, struct tt_pinned
 {
 	struct tt_gpu_fence *fence = mem->gpu >= 0 && fenced ? pinned->fence : NULL;
 
-	if (mem->gpu < 0 || (net->takes_gpu && (!fence || tt_gpu_fence_passed(fence) > 0)))
+	if (mem->gpu < 0 || (tt_pinned_on(pinned, net) && (!fence || tt_gpu_fence_passed(fence) > 0)))
 		return net->transport->reg(net, mem, 1, tt_pinned_on(pinned, net), out);
 	return stage(net, mem, pinned, fence, out);
 }

@@ -70,7 +70,7 @@ static bool leave_to_net(struct tt_transfer *t)
 	struct tt_member *m = t->member;
 	struct tt_post *p = t->post;
 
-	if (!m || !p || tt_transfer_has_peer(t) || !tt_member_net(m)->takes_gpu || !tt_order_is_next(t))
+	if (!m || !p || tt_transfer_has_peer(t) || !tt_pinned_on(p->pinned, tt_member_net(m)) || !tt_order_is_next(t))
 		return false;
 	tt_list_remove(&t->link);
 	if (p->op.flags & TT_NOTIFY)

@@ -42,14 +42,25 @@ void tt_unpin_now(struct tt_pinned *p)
 	free(p);
 }
 
+static bool pins(struct tt_net *net, int gpu)
+{
+	if (gpu >= 0 && net->transport->ask_gpu && !(net->asked_gpu >> gpu & 1))
+		net->transport->ask_gpu(net, gpu);
+	return net->transport->pin && (gpu < 0 || tt_net_takes(net, gpu));
+}
+
+/* Memory of a device that a net cannot pin is staged. */
 static int pin_everywhere(struct tt_job *job, struct tt_pinned *p)
 {
 	int err = 0;
 
 	for (int i = 0, n = 0; !err && i < job->engine.count; i++) {
 		struct tt_net *net = job->engine.nets[i];
-		if (net->transport->pin && (p->mem.gpu < 0 || net->takes_gpu))
-			err = net->transport->pin(net, &p->mem, p->remote, &p->pins[n++]);
+		if (!pins(net, p->mem.gpu))
+			continue;
+		err = net->transport->pin(net, &p->mem, p->remote, &p->pins[n]);
+		n += !err;
+		err = p->mem.gpu < 0 ? err : 0;
 	}
 	return err;
 }

@@ -1,16 +1,19 @@
 /* fake.c - fake.h: the table, the lock, devices and memory */
+#include "tests/gpu/fake_dma_buf.h"
 #include "tests/verbs/fake_private.h"
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 struct fake_all fake_all = {
 #define LIST(name) .name = { &fake_all.name, &fake_all.name }
 	LIST(contexts), LIST(qps), LIST(active), LIST(fresh), LIST(ids), LIST(news),
 #undef LIST
+	.gpus = FAKE_DMABUF | FAKE_PEERMEM,
 };
 static struct fake_all *const all = &fake_all;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -285,21 +288,22 @@ static int dealloc_pd(struct ibv_pd *base)
 	return fake_leave(err);
 }
 
-static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
+static int judge_mr(const void *addr, size_t len, int access)
 {
-	int err = fake_enter(FAKE_reg_mr, context_of(pd->context));
 	int known = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 	            IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING;
+	bool is_written = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+
+	if (!len || access & ~known || (uintptr_t)addr + len < (uintptr_t)addr ||
+	    (is_written && !(access & IBV_ACCESS_LOCAL_WRITE)))
+		return EINVAL;
+	return addr ? 0 : EFAULT;
+}
+
+static struct fake_mr *make_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
+{
 	struct fake_mr *m;
 
-	bool is_written = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
-	if (!err && (!len || access & ~known || (uintptr_t)addr + len < (uintptr_t)addr ||
-	             (is_written && !(access & IBV_ACCESS_LOCAL_WRITE))))
-		err = EINVAL;
-	if (!err && !addr)
-		err = EFAULT;
-	if (err)
-		return fake_leave_with(err, NULL);
 	all->mr_count += !all->mr_count; /* no key is 0 */
 	if (!(all->mr_count & (all->mr_count - 1)))
 		all->mr_of = realloc(all->mr_of, 2 * (size_t)all->mr_count * sizeof *all->mr_of);
@@ -313,7 +317,71 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t len, int acce
 	m->access = access;
 	all->mr_of[all->mr_count++] = m;
 	tt_container_of(pd, struct fake_pd, base)->users++;
+	return m;
+}
+
+/* Of the fake libcuda, in a program that has it. */
+void *fake_cuda_bytes(const void *) __attribute__((weak));
+
+static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
+{
+	int err = fake_enter(FAKE_reg_mr, context_of(pd->context));
+	char *bytes = fake_cuda_bytes ? fake_cuda_bytes(addr) : NULL;
+	struct fake_mr *m;
+
+	if (!err)
+		err = judge_mr(addr, len, access);
+	if (!err && bytes && bytes != addr && !(all->gpus & FAKE_PEERMEM))
+		err = EFAULT;
+	if (err)
+		return fake_leave_with(err, NULL);
+	m = make_mr(pd, addr, len, access);
+	m->map = bytes != addr ? bytes : NULL;
 	return fake_leave_with(0, &m->base);
+}
+
+/* The pages stay as long as the registration, as those of a real dma-buf do. */
+static int map_dma_buf(int fd, uint64_t offset, size_t len, struct fake_mr *m)
+{
+	struct fake_dma_buf buf;
+	uint64_t from, page = 4096;
+
+	if (fd < 0)
+		return EBADF;
+	if (!(all->gpus & FAKE_DMABUF) || pread(fd, &buf, sizeof buf, 0) != sizeof buf || buf.magic != FAKE_DMA_BUF)
+		return EOPNOTSUPP;
+	if (offset > buf.len || len > buf.len - offset)
+		return EINVAL;
+	from = (buf.offset + offset) / page * page;
+	m->mapped = buf.offset + offset + len - from;
+	m->map = mmap(NULL, m->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, buf.fd, (off_t)from);
+	if (m->map == MAP_FAILED)
+		abort();
+	m->map += buf.offset + offset - from;
+	return 0;
+}
+
+static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len, uint64_t iova, int fd, int access)
+{
+	int err = fake_enter(FAKE_reg_dmabuf_mr, context_of(pd->context));
+	struct fake_mr map = { 0 }, *m;
+
+	if (!err)
+		err = judge_mr((void *)iova, len, access);
+	if (!err)
+		err = map_dma_buf(fd, offset, len, &map);
+	if (err)
+		return fake_leave_with(err, NULL);
+	m = make_mr(pd, (void *)iova, len, access);
+	m->map = map.map;
+	m->mapped = map.mapped;
+	return fake_leave_with(0, &m->base);
+}
+
+static void unmap(struct fake_mr *m)
+{
+	if (m->mapped)
+		munmap(m->map - (uintptr_t)m->map % 4096, m->mapped);
 }
 
 static int dereg_mr(struct ibv_mr *m)
@@ -323,6 +391,7 @@ static int dereg_mr(struct ibv_mr *m)
 	if (!err) {
 		all->mr_of[m->handle] = NULL; /* keys are not used again */
 		tt_container_of(m->pd, struct fake_pd, base)->users--;
+		unmap(tt_container_of(m, struct fake_mr, base));
 		fake_drop(tt_container_of(m, struct fake_mr, base));
 	}
 	return fake_leave(err);
@@ -335,7 +404,14 @@ bool fake_may(const struct ibv_pd *pd, uint32_t key, bool remote, uint64_t addr,
 
 	return m && m->is.pd == pd && key == (remote ? m->is.rkey : m->is.lkey) && addr >= start &&
 	       addr - start <= m->is.length && len <= m->is.length - (addr - start) &&
-	       (m->access & access) == access;
+	       (m->access & access) == access && !(m->map && all->gpus & FAKE_NO_BAR);
+}
+
+char *fake_bytes(uint32_t key, uint64_t addr)
+{
+	const struct fake_mr *m = all->mr_of[key >> 8];
+
+	return m && m->map ? m->map + (addr - (uintptr_t)m->is.addr) : (char *)(uintptr_t)addr;
 }
 
 static int fork_init(void)
@@ -381,7 +457,7 @@ const struct tt_verbs_library tt_fake_verbs = {
 	.open_device = open_device, .close_device = close_device, .query_device = query_device,
 	.query_port = query_port, .query_gid_ex = query_gid_ex, .query_pkey = query_pkey,
 	.get_async_event = fake_get_async_event, .ack_async_event = fake_ack_async_event, .alloc_pd = alloc_pd,
-	.dealloc_pd = dealloc_pd, .reg_mr = reg_mr, .dereg_mr = dereg_mr,
+	.dealloc_pd = dealloc_pd, .reg_mr = reg_mr, .reg_dmabuf_mr = reg_dmabuf_mr, .dereg_mr = dereg_mr,
 	.create_comp_channel = fake_create_comp_channel, .destroy_comp_channel = fake_destroy_comp_channel,
 	.create_cq = fake_create_cq, .destroy_cq = fake_destroy_cq, .get_cq_event = fake_get_cq_event,
 	.ack_cq_events = fake_ack_cq_events, .create_srq = fake_create_srq,

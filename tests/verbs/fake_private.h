@@ -10,7 +10,8 @@ enum { FAKE_SGES = 8, FAKE_PRIVATE = 256 };
 #define FAKE_VERBS(X) \
 	X(get_device_list) X(free_device_list) X(open_device) X(close_device) X(query_device) X(query_port) \
 	X(query_gid_ex) X(query_pkey) X(get_async_event) X(ack_async_event) X(alloc_pd) X(dealloc_pd) \
-	X(reg_mr) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) \
+	X(reg_mr) X(reg_dmabuf_mr) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) \
+	X(destroy_cq) \
 	X(get_cq_event) X(ack_cq_events) X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp) X(destroy_qp) \
 	X(fork_init) X(poll_cq) X(req_notify_cq) X(post_send) X(post_recv) X(post_srq_recv)
 #define FAKE_CM(X) \
@@ -42,7 +43,12 @@ struct fake_adapter { /* a device that is plugged in */
 };
 
 struct fake_pd { struct ibv_pd base; int users; };
-struct fake_mr { struct ibv_mr base, is; int access; }; /* is: what the adapter knows, whatever the caller changes */
+struct fake_mr {
+	struct ibv_mr base, is; /* is: what the adapter knows, whatever the caller changes */
+	int access;
+	char *map;              /* the bytes of memory of a device; NULL: those at the address */
+	size_t mapped;
+};
 struct fake_channel { struct ibv_comp_channel base; struct tt_list events; };
 
 struct fake_event { struct tt_list node; struct ibv_async_event event; };
@@ -141,7 +147,7 @@ extern struct fake_all {
 	struct fake_mr **mr_of;     /* by key >> 8 */
 	uint32_t qp_count, mr_count;
 	uint16_t cm_port;
-	int objects, rings;
+	int objects, rings, gpus;
 	bool lenient;
 	uint64_t calls[FAKE_CALLS], requests, bugs, rnrs;
 	uint64_t routes;            /* grows when GIDs change */
@@ -168,6 +174,7 @@ void fake_plug_in(void);                               /* the devices that are t
 struct fake_adapter *fake_adapter(const char *name);
 const struct fake_port *fake_port(const struct fake_adapter *, int number); /* NULL: it has none of this number */
 struct fake_qp *fake_find_qp(uint32_t number);
+char *fake_bytes(uint32_t key, uint64_t addr); /* where the bytes are, once fake_may() */
 bool fake_may(const struct ibv_pd *, uint32_t key, bool remote, uint64_t addr, uint64_t len, int access);
 
 /* fake_qp.c */

@@ -254,7 +254,7 @@ static char *local(const struct fake_request *r, uint32_t at, size_t *n)
 		const struct ibv_sge *s = &r->sges[i];
 		if (at < s->length) {
 			*n = tt_min(*n, s->length - at);
-			return (char *)(uintptr_t)s->addr + at;
+			return fake_bytes(s->lkey, s->addr + at);
 		}
 		at -= s->length;
 	}
@@ -332,7 +332,7 @@ static enum ibv_wc_status land(const struct fake_qp *q, const struct fake_receiv
 		for (size_t done = 0, n; done < room; done += n, at += (uint32_t)n) {
 			n = room - done;
 			const char *from = local(r, at, &n);
-			memcpy((char *)(uintptr_t)e->sges[i].addr + done, from, n);
+			memcpy(fake_bytes(e->sges[i].lkey, e->sges[i].addr + done), from, n);
 		}
 	}
 	return at < r->len ? IBV_WC_LOC_LEN_ERR : IBV_WC_SUCCESS;
@@ -399,7 +399,7 @@ static bool move(struct fake_qp *q, struct fake_qp *other, struct fake_request *
 	}
 	if (r->at < r->len) {
 		size_t n = piece(q, r);
-		char *there = (char *)(uintptr_t)(remote + r->at), *here = local(r, r->at, &n);
+		char *there = fake_bytes(r->wr.wr.rdma.rkey, remote + r->at), *here = local(r, r->at, &n);
 		tt_copy_word(is_read(r) ? here : there, is_read(r) ? there : here, n);
 		r->at += (uint32_t)n;
 	}

@@ -350,6 +350,7 @@ static void close_net(struct tt_net *base)
 	if (base->fd >= 0)
 		close(base->fd);
 	pthread_mutex_destroy(&net->lock);
+	pthread_mutex_destroy(&net->gpu_lock);
 	pthread_rwlock_destroy(&net->open);
 	free(net);
 }
@@ -412,6 +413,7 @@ static void set_up(struct tt_verbs *net, const struct tt_net_config *c)
 	for (size_t i = 0; i < TT_VERBS_BUCKETS; i++)
 		tt_list_init(&net->by_number[i]);
 	pthread_mutex_init(&net->lock, NULL);
+	pthread_mutex_init(&net->gpu_lock, NULL);
 	pthread_rwlock_init(&net->open, NULL);
 	net->inline_max = TT_VERBS_INLINE;
 	net->door.listen_fd = -1;
@@ -479,6 +481,7 @@ const struct tt_transport tt_verbs = {
 	.close = close_net,
 	.pin = tt_verbs_pin,
 	.unpin = tt_verbs_unpin,
+	.ask_gpu = tt_verbs_ask_gpu,
 	.reg = tt_verbs_reg,
 	.dereg = tt_verbs_dereg,
 	.connect = tt_verbs_connect,

@@ -17,6 +17,7 @@ static char missing[200], missing_cm[200]; /* why there is none */
 #define RDMA(name) { "rdma_" #name, &library.name },
 static const struct tt_symbol wanted[] = { TT_IBV_FUNCTIONS(IBV) { "ibv_query_port", &library.query_port },
 	{ "_ibv_query_gid_ex", &library.query_gid_ex } /* since rdma-core 33 */ };
+static const struct tt_symbol wanted_dma_buf[] = { IBV(reg_dmabuf_mr) };
 static const struct tt_symbol wanted_cm[] = { TT_RDMA_FUNCTIONS(RDMA) };
 
 static bool load_file(const char *file, const char *package, const struct tt_symbol *symbols, size_t n, char why[200])
@@ -42,6 +43,8 @@ static void load(void)
 	}
 	if (!load_file("libibverbs.so.1", "ibverbs-providers", wanted, TT_COUNT(wanted), missing))
 		return;
+	const char *lacks;
+	tt_library_load("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL, wanted_dma_buf, TT_COUNT(wanted_dma_buf), &lacks);
 	/* before any memory is registered: a forked child that only executes another program then harms nothing */
 	int err = library.fork_init();
 	if (err)

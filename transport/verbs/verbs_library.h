@@ -28,6 +28,8 @@ struct tt_verbs_library {
 	TT_RDMA_FUNCTIONS(RDMA)
 #undef IBV
 #undef RDMA
+	/* since rdma-core 34; NULL: there is none */
+	struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *, uint64_t offset, size_t, uint64_t iova, int fd, int access);
 	int (*query_port)(struct ibv_context *, uint8_t port, struct ibv_port_attr *); /* verbs.h wraps it */
 	__typeof__(_ibv_query_gid_ex) *query_gid_ex;
 	__typeof__(getifaddrs) *getifaddrs;

@@ -31,16 +31,19 @@ int tt_verbs_locked_too_much(const struct tt_verbs *net, const char *what, size_
 int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
 	struct tt_verbs *net = tt_verbs_of(base);
-	int access = IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0);
+	int access = remote ? TT_VERBS_ALL_RIGHTS : IBV_ACCESS_LOCAL_WRITE;
 	struct pin *p;
 
-	if (mem->gpu >= 0)
+	if (mem->gpu >= 0 && !tt_net_takes(base, mem->gpu))
 		return tt_fail(-ENOTSUP, "verbs cannot pin memory of GPU %d: stage it through host memory", mem->gpu);
 	if (!(p = calloc(1, sizeof *p)))
 		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
 	p->base = (struct tt_pin){ base, *mem, remote };
 	pthread_rwlock_rdlock(&net->open);
-	int err = net->pd && !(p->mr = net->library->reg_mr(net->pd, mem->base, mem->len, access)) ? errno : 0;
+	if (net->pd)
+		p->mr = mem->gpu < 0 ? net->library->reg_mr(net->pd, mem->base, mem->len, access) :
+		                       tt_verbs_register_gpu(net, mem, access);
+	int err = net->pd && !p->mr ? errno : 0;
 	if (!err) {
 		pthread_mutex_lock(&net->lock);
 		tt_list_append(&net->pins, &p->node);
@@ -49,7 +52,9 @@ int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 	pthread_rwlock_unlock(&net->open);
 	if (err) {
 		free(p);
-		return tt_verbs_locked_too_much(net, "registered memory", mem->len, err);
+		return mem->gpu < 0 ? tt_verbs_locked_too_much(net, "registered memory", mem->len, err) :
+		       tt_fail(-EIO, "%s cannot register %zu bytes of GPU %d any more: %s", net->name, mem->len,
+		               mem->gpu, tt_last_sentence().text);
 	}
 	*out = &p->base;
 	return 0;
@@ -97,13 +102,15 @@ int tt_verbs_reg(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 
 void tt_verbs_dereg(struct tt_region *base) { tt_grant_free(tt_container_of(base, struct tt_grant, base)); }
 
-void *tt_verbs_find_memory(struct tt_verbs *net, uint32_t rkey, uint64_t addr, size_t n)
+void *tt_verbs_find_memory(struct tt_verbs *net, uint32_t rkey, uint64_t addr, size_t n, bool *device)
 {
 	tt_each_of(struct tt_grant, node, g, &net->regions) {
 		uint64_t at = addr - (uintptr_t)g->base.mem.base;
 		if (g->base.key.len && mr_of(g->base.pin)->rkey == rkey && at < g->base.mem.len &&
-		    g->base.mem.len - at >= n)
+		    g->base.mem.len - at >= n) {
+			*device = g->base.mem.gpu >= 0;
 			return (void *)(uintptr_t)addr;
+		}
 	}
 	return NULL;
 }

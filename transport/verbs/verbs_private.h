@@ -1,7 +1,7 @@
 /* verbs_private.h - what the files of verbs share: verbs.c (nets, progress), verbs_device.c (devices, ports, GIDs),
  * verbs_connect.c (the door, and the terms of a connection), verbs_cm.c (connections by librdmacm), verbs_queue.c
- * (queue pairs and their end), verbs_memory.c (pins, keys, receives, the arena), verbs_send.c (requests),
- * verbs_receive.c (completions), verbs_failure.c (what each failure means)
+ * (queue pairs and their end), verbs_memory.c (pins, keys, receives, the arena), verbs_gpu.c (memory of devices),
+ * verbs_send.c (requests), verbs_receive.c (completions), verbs_failure.c (what each failure means)
  *
  *     PUT      RDMA WRITEs; NOTIFY: a WRITE with immediate, behind long data an empty one
  *     GET      RDMA READs
@@ -86,6 +86,9 @@ struct tt_verbs_end { /* what one end says of itself when the other has proven i
 	struct tt_verbs_place word; /* iWARP: that may be read */
 };
 
+enum tt_verbs_way { TT_VERBS_NO_WAY, TT_VERBS_DMA_BUF, TT_VERBS_PEER_MEMORY }; /* to memory of a device */
+enum { TT_VERBS_ALL_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
+
 struct tt_verbs_port { /* what the settings and the device say */
 	uint8_t number;
 	int gid_index, pkey_index;
@@ -127,6 +130,11 @@ struct tt_verbs {
 	struct tt_list by_number[TT_VERBS_BUCKETS]; /* peers, by the number of their queue pair */
 	pthread_mutex_t lock;       /* of pins */
 	pthread_rwlock_t open;      /* held by who registers; taken by who closes the domain */
+
+	pthread_mutex_t gpu_lock;   /* of trials */
+	uint8_t gpu_ways[64];       /* enum tt_verbs_way, of the devices that base.takes_gpu has */
+	_Atomic uint64_t gpu_flushes; /* devices that see what has landed only after a flush */
+	char gpu_why[512];          /* how the last device that was tried is reached, or why not */
 
 	struct tt_verbs_share **shares;
 	unsigned share_count;
@@ -275,8 +283,8 @@ void tt_verbs_unpin(struct tt_pin *);
 int tt_verbs_reg(struct tt_net *, const struct tt_mem *, int remote, struct tt_pin *, struct tt_region **);
 void tt_verbs_dereg(struct tt_region *);
 uint32_t tt_verbs_lkey(const struct tt_region *);
-/* NULL: peers may not use it */
-void *tt_verbs_find_memory(struct tt_verbs *, uint32_t rkey, uint64_t addr, size_t n);
+/* NULL: peers may not use it. *device: it is memory of a device, which the CPU cannot touch */
+void *tt_verbs_find_memory(struct tt_verbs *, uint32_t rkey, uint64_t addr, size_t n, bool *device);
 int tt_verbs_open_arena(struct tt_verbs *);
 void tt_verbs_close_memory(struct tt_verbs *);  /* pins and regions are empty from here on, */
 void tt_verbs_close_pins(struct tt_verbs *);    /* and gone */
@@ -287,6 +295,11 @@ void tt_verbs_post_receives(struct tt_verbs *);
 	"LimitMEMLOCK=infinity into the service that starts the job"
 /* -err, and a sentence: memory could not be locked */
 int tt_verbs_locked_too_much(const struct tt_verbs *, const char *what, size_t bytes, int err);
+
+/* verbs_gpu.c */
+void tt_verbs_ask_gpu(struct tt_net *, int device);
+struct ibv_mr *tt_verbs_register_gpu(struct tt_verbs *, const struct tt_mem *, int access); /* NULL: says why */
+void tt_verbs_flush(const struct tt_verbs *); /* what has landed on devices is visible to them */
 
 /* verbs_send.c */
 void tt_verbs_post(struct tt_peer *, struct tt_op *);

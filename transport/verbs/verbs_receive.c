@@ -2,6 +2,8 @@
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 
+enum { UNALIGNED = 1, DEVICE = 2 }; /* why an ADD was refused */
+
 static const char *receive_at(const struct tt_verbs *net, uint64_t wr_id)
 {
 	return net->shares[wr_id >> 16]->receives + (wr_id >> 1 & 0x7fff) * TT_VERBS_RECEIVE;
@@ -12,14 +14,15 @@ static void answer(struct tt_verbs_peer *p, struct tt_verbs_head *h)
 {
 	bool get = h->kind == TT_VERBS_FETCH;
 	uint64_t addr = le64toh(h->addr), n = get ? le64toh(h->word) : 8;
-	uint64_t *word = tt_verbs_find_memory(p->net, le32toh(h->rkey), addr, n);
+	bool device = false;
+	uint64_t *word = tt_verbs_find_memory(p->net, le32toh(h->rkey), addr, n, &device);
 
 	if (!word || p->answer_count == TT_FRAME_SLOTS || (get && n > p->message - sizeof *h)) {
 		tt_verbs_lose(p, -EPROTO, word ? "it asks for more than it may"
 		                               : "it uses memory that is not registered, or not any more");
 		return;
 	}
-	h->bad = !get && addr % 8;
+	h->bad = get ? 0 : device ? DEVICE : addr % 8 ? UNALIGNED : 0;
 	if (!get && !h->bad)
 		h->word = htole64(__atomic_fetch_add(word, le64toh(h->word), __ATOMIC_SEQ_CST));
 	h->kind = get ? TT_VERBS_BYTES : TT_VERBS_ANSWER;
@@ -46,17 +49,19 @@ static void take_answer(struct tt_verbs_peer *p, const struct tt_verbs_head *h, 
 		op->operand = le64toh(h->word);
 	}
 	tt_flight_end(&p->ops, op);
-	tt_flight_finish(&p->ops, op, h->bad ? -EINVAL : 0);
+	tt_flight_finish(&p->ops, op, h->bad == DEVICE ? -ENOTSUP : h->bad ? -EINVAL : 0);
 }
 
 static void tell_message(struct tt_verbs_peer *p, const void *bytes, size_t len)
 {
+	tt_verbs_flush(p->net);
 	if (p->base.net->events->message)
 		p->base.net->events->message(&p->base, bytes, len);
 }
 
 static void tell_notify(struct tt_verbs_peer *p, uint32_t value)
 {
+	tt_verbs_flush(p->net);
 	if (p->base.net->events->notify)
 		p->base.net->events->notify(&p->base, value & 0xffffff);
 }

@@ -175,10 +175,16 @@ static void add_bytes(struct tt_verbs_peer *p, struct ibv_send_wr *wr, const str
 	}
 }
 
+/* May the CPU copy the next n bytes into the request? */
+static bool goes_inline(const struct tt_verbs_peer *p, const struct tt_op *op, size_t n)
+{
+	return n <= p->net->inline_max && !(op->region && op->region->mem.gpu >= 0);
+}
+
 static enum outcome send_part(struct tt_verbs_peer *p, struct tt_op *op)
 {
 	size_t n = tt_min(op->len - p->at, p->message - sizeof(struct tt_verbs_head));
-	bool last = p->at + n == op->len, small = n + sizeof(struct tt_verbs_head) <= p->net->inline_max;
+	bool last = p->at + n == op->len, small = goes_inline(p, op, n + sizeof(struct tt_verbs_head));
 
 	if (!small && !op->region && !has_bounce(p))
 		return STARVED;
@@ -219,7 +225,7 @@ static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
 {
 	bool get = op->kind == TT_GET, notify = notifies(p, op);
 	size_t n = tt_min(op->len - p->at, p->piece);
-	bool small = !get && n <= p->net->inline_max;
+	bool small = !get && goes_inline(p, op, n);
 
 	if (!small && n && !op->region) {
 		n = tt_min(n, TT_VERBS_BOUNCE);
@@ -272,7 +278,8 @@ static enum outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
 static bool answer(struct tt_verbs_peer *p, struct tt_verbs_head h)
 {
 	size_t n = h.kind == TT_VERBS_BYTES ? le64toh(h.word) : 0;
-	const void *from = n ? tt_verbs_find_memory(p->net, le32toh(h.rkey), le64toh(h.addr), n) : NULL;
+	bool device; /* never: iWARP takes none */
+	const void *from = n ? tt_verbs_find_memory(p->net, le32toh(h.rkey), le64toh(h.addr), n, &device) : NULL;
 
 	if (from && !has_bounce(p))
 		return false;
@@ -386,6 +393,8 @@ static void retire(struct tt_verbs_peer *p, struct tt_verbs_sent *s)
 		give_bounce(p->net, s->bounce);
 	}
 	if (op) {
+		if (op->kind == TT_GET && op->region && op->region->mem.gpu >= 0)
+			tt_verbs_flush(p->net);
 		tt_flight_end(&p->ops, op);
 		tt_flight_finish(&p->ops, op, 0);
 	}
