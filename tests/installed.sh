@@ -169,6 +169,21 @@ if [ -e "$libdir/libmultiverso.so" ]; then
 	cmp "$work/names" "$work/declared" || fail "libmultiverso.so does not export what multiverso.h declares"
 fi
 
+# `make install` takes another prefix than configure's: the files name it, and a library finds the other one.
+other=$stage/other
+if ! grep -q '^libdir = ${exec_prefix}/lib$' "$build/Makefile"; then
+	echo "another prefix: not tried, as configure was given a folder for libraries"
+elif ! make -C "$build" prefix="$other" install > "$work/install.log" 2>&1; then
+	cat "$work/install.log"
+	fail "make install prefix=..."
+else
+	[ ! -e "$libdir/libmultiverso.so" ] || ldd "$other/lib/libmultiverso.so" | grep -q "libtutti.so.0 => $other/lib/" ||
+		fail "libmultiverso.so does not find the libtutti.so.0 beside it"
+	said=$(unset PKG_CONFIG_SYSROOT_DIR; PKG_CONFIG_PATH=$other/lib/pkgconfig pkg-config --variable=libdir tutti)
+	[ "$said" = "$other/lib" ] || fail "in another prefix tutti.pc names the libdir $said"
+	grep -q "'$other/lib/libtutti.so.0'" "$(find "$other" -name paths.lua)" || fail "paths.lua names another prefix"
+fi
+
 # The bare declarations are where pkg-config says, and are those of the header that is installed.
 cdef=$(pkg-config --variable=declarations tutti)
 [ -f "$cdef" ] || cdef=$dest$cdef # not every pkg-config puts the sysroot before a variable
