@@ -302,10 +302,11 @@ int tutti_group_next(tutti *, tutti_change *);
  * the job's: ranks meet in a window also if they open it with different groups. `rank` is a rank of the group that this
  * rank has opened the window with. The first use of a rank's window waits until that rank has opened it. Bytes written
  * with put are visible to the owner after it has seen a notify sent later by the same rank. An aligned 8-byte put or
- * get is one store or load; anything longer may be seen in pieces. */
+ * get is one store or load; anything longer may be seen in pieces. Memory of a GPU may be seen in pieces, whatever the
+ * length. */
 
-/* Opens a name of 1 to 200 bytes with `bytes` bytes at base, 0 too. Local: does not block. -EEXIST; -EMFILE: 2047 are
- * open. */
+/* Opens a name of 1 to 200 bytes with `bytes` bytes at base, 0 too. Local: does not block. base may be memory of a GPU
+ * that tutti_alloc gave. -EEXIST; -EMFILE: 2047 are open; -ENOTSUP: other memory of a GPU. */
 int tutti_window_open(tutti *, const char *name, void *base, size_t bytes, tutti_window **window);
 /* Ends a window: then the memory is the caller's, and later uses by others get -ESTALE. NULL is allowed. Blocks until
  * what this rank has started there has ended, and no other rank puts or gets there any more; evicts a rank that does
@@ -315,13 +316,14 @@ void tutti_window_close(tutti_window *);
  * rank's own window it does not block. -ENOENT, -ESTALE; *bytes is then left alone. */
 int tutti_window_bytes(tutti_window *, int rank, size_t *bytes);
 /* Returns that rank's bytes as a plain pointer, until the window is closed here or there: in shared memory, of memory
- * of tutti_alloc, after a first put or get. Else NULL. */
+ * of tutti_alloc, after a first put or get. Else NULL, also for memory of a GPU. */
 void *tutti_window_map(tutti_window *, int rank);
-/* Copy to, and from, `offset` in that rank's window. -ERANGE, -ENOENT, -ESTALE. */
+/* Copy to, and from, `offset` in that rank's window. src and dst may be any memory of a GPU. -ERANGE, -ENOENT, -ESTALE;
+ * of a GPU also what has broken it. */
 int tutti_put(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, tutti_op *);
 int tutti_get(tutti_window *, int rank, size_t offset, void *dst, size_t bytes, tutti_op *);
 /* Adds to an aligned uint64_t, atomic with the owner's own atomics, and gives what was there before; old may be
- * NULL. */
+ * NULL. -ENOTSUP: the window is memory of a GPU. */
 int tutti_add(tutti_window *, int rank, size_t offset, uint64_t value, uint64_t *old, tutti_op *);
 /* A put, after which the receiver counts one more notify in slot 0 .. 4095; bytes may be 0. */
 int tutti_put_notify(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, int slot, tutti_op *);
