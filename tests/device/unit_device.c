@@ -411,6 +411,68 @@ static void test_import(void)
 	}
 }
 
+/* ---- calls of the driver that fail ---- */
+
+static const char *failing;
+static int failing_nth;
+
+/* 0; or an error, with a sentence. */
+static void may_fail(int err)
+{
+	CHECK(err == 0 || (err < 0 && *tutti_why()));
+}
+
+/* Whatever fails, on either rank: the call ends, and host memory goes on. */
+static void program_failing(tutti *job)
+{
+	enum { N = 70000 };
+	int me = tutti_rank(job), other = 1 - me;
+	char *host = take(job, N, -1), *memory = take(job, N, me);
+	tutti_window *w = NULL, *h = NULL;
+	tutti_op send = { 0 };
+
+	CHECK(tutti_window_open(job, "h", host, N, &h) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!me)
+		fake_cuda_fail(failing, failing_nth, 2);
+	may_fail(tutti_window_open(job, "w", memory, N, &w));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (w)
+		may_fail(tutti_put_notify(w, me, 0, host, N, 0, NULL));
+	may_fail(tutti_put(h, other, 0, memory, N, NULL));
+	may_fail(tutti_get(h, other, 0, memory, N, NULL));
+	may_fail(tutti_send(job, other, 0, memory, N, &send));
+	may_fail(tutti_recv(job, other, 0, host, N, NULL, NULL));
+	CHECK(tutti_put(h, other, 0, host, 5000, NULL) == 0);
+	tutti_cancel(&send);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_window_close(h);
+	tutti_free(job, host);
+	tutti_free(job, memory);
+}
+
+static void test_failing(void)
+{
+	static const char *const functions[] = {
+		"cuPointerGetAttributes", "cuMemcpyAsync", "cuStreamWriteValue32_v2", "cuStreamCreate", "cuStreamQuery",
+		"cuStreamIsCapturing", "cuEventCreate", "cuEventRecord", "cuEventQuery", "cuMemHostAlloc",
+		"cuMemHostRegister_v2", "cuMemExportToShareableHandle", "cuCtxPushCurrent_v2", "cuLaunchHostFunc",
+		"cuThreadExchangeStreamCaptureMode",
+	};
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = 2000, .program = program_failing };
+
+	fake_cuda_thread(false);
+	for (size_t i = 0; i < TT_COUNT(functions); i++)
+		for (failing_nth = 1; failing_nth < 5; failing_nth++) {
+			failing = functions[i];
+			fake_cuda_seed(run.seed = i);
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+			expect_nothing_left();
+		}
+	fake_cuda_thread(true);
+}
+
 static CU_TestInfo tests[] = {
 	{ "windows", test_windows },
 	{ "own", test_own },
@@ -422,6 +484,7 @@ static CU_TestInfo tests[] = {
 	{ "closed", test_closed },
 	{ "given up", test_given_up },
 	{ "import", test_import },
+	{ "failing", test_failing },
 	{ "broken", test_broken }, /* the last one: the driver keeps what a broken device had */
 	CU_TEST_INFO_NULL,
 };
