@@ -154,9 +154,10 @@ static void program_order(tutti *job)
 	CHECK(tutti_window_open(job, "f", flags, 64, &f) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (!me) {
-		tutti_op ops[4] = { { { 0 } } };
+		tutti_op ops[4] = { { { 0 } } }, early = { 0 };
 		uint64_t one = 1;
 		paint(memory, BIG, 5);
+		CHECK(tutti_put(w, 1, 0, memory, BIG, &early) == 0); /* what is behind the next one stays */
 		open_stream(&s, 0);
 		fake_cuda_hold(s.stream, true);
 		use_stream(job, &s);
@@ -172,6 +173,7 @@ static void program_order(tutti *job)
 		fake_cuda_hold(s.stream, false);
 		for (int i = 0; i < 4; i++)
 			CHECK(tutti_wait(&ops[i], -1) == 0);
+		CHECK(tutti_wait(&early, -1) == 0);
 		close_stream(&s);
 	} else {
 		uint64_t said = 0;
