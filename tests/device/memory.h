@@ -127,7 +127,7 @@ static inline void use_stream(tutti *job, const struct stream *s)
 		leave(s->gpu);
 }
 
-/* On sim with some seeds, tcp and shm. */
+/* On sim with some seeds, tcp, shm and verbs. */
 static inline void run_everywhere(int size, int timeout_ms, void (*program)(tutti *))
 {
 	struct ranks run = { .size = size, .wire = "sim", .timeout_ms = timeout_ms, .program = program };
@@ -139,6 +139,15 @@ static inline void run_everywhere(int size, int timeout_ms, void (*program)(tutt
 	}
 	fake_cuda_thread(true);
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+#ifdef TEST_FAKE /* an adapter that reaches devices, and one that does not */
+	run.wire = "verbs";
+	run.devices = "fake_roce0";
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_TRUE(fake_calls("reg_dmabuf_mr") > 0); /* it was asked, and moved something */
+	fake_gpus(0);
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	fake_gpus(FAKE_DMABUF | FAKE_PEERMEM);
+#endif
 }
 
 /* After each test: nothing of the driver is left. */

@@ -74,8 +74,8 @@ extern const struct fake_device fake_devices[FAKE_DEVICES];
 void fake_seed(uint64_t seed);                 /* of all that follows; no fault is set, every count is 0 */
 void fake_plug(const struct fake_device *, int n); /* these are all that there are; while nothing is open */
 void fake_sysfs(const char *folder);           /* writes there what the kernel shows; ibdev_path, dev_path lead there */
-/* How adapters reach memory of the fake libcuda's devices. FAKE_NO_BAR: registered memory cannot be reached. At first,
- * and after fake_seed(), by both ways. */
+/* How adapters reach memory of the fake libcuda's devices. FAKE_NO_BAR: registered memory cannot be reached. At first
+ * by both ways. */
 enum { FAKE_DMABUF = 1, FAKE_PEERMEM = 2, FAKE_NO_BAR = 4 };
 void fake_gpus(int ways);
 void fake_lenient(int lenient);                /* bugs of the caller are counted, and return EBUSY */

@@ -104,7 +104,6 @@ void fake_seed(uint64_t seed)
 	memset(&all->send_fault, 0, sizeof all->send_fault);
 	memset(&all->receive_fault, 0, sizeof all->receive_fault);
 	all->cm_next.set = all->lenient = false;
-	all->gpus = FAKE_DMABUF | FAKE_PEERMEM;
 	all->requests = all->bugs = all->rnrs = 0;
 	for (int i = 0; i < all->adapter_count; i++)
 		memset(all->adapters[i].lost, 0, sizeof all->adapters[i].lost);

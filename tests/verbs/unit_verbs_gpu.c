@@ -51,6 +51,7 @@ static void close_gpus(void)
 	}
 	close_nets();
 	tt_gpu_close();
+	fake_gpus(FAKE_DMABUF | FAKE_PEERMEM);
 	CU_ASSERT_EQUAL(fake_cuda_left(), 0);
 }
 
