@@ -34,9 +34,24 @@ const char *tt_tool_gpu_unwired(const struct tt_tool_gpu *g)
 	return g->facts.dma_buf ? NULL : "the driver offers no dma-buf: it takes NVIDIA's open kernel modules";
 }
 
+/* What a trial says; without an adapter, what the driver says. */
+static void print_adapters(const struct tt_tool_gpu *g)
+{
+	const char *unwired = tt_tool_gpu_unwired(g);
+	struct tt_tool_adapter list[TT_DEVICES];
+	int n = tt_tool_gpu_adapters(g, list);
+
+	for (int i = 0; i < n; i++)
+		printf("  %-10s %s: %s\n", "", list[i].name, list[i].why);
+	if (!n)
+		printf("  %-10s %s%s\n", "", unwired ? "RDMA adapters copy through the host's memory: " :
+		                                      "RDMA adapters may reach it by dma-buf",
+		       unwired ? unwired : "");
+}
+
 static void print_gpu(const struct tt_tool_gpu *g)
 {
-	const char *unmapped = tt_tool_gpu_unmapped(g), *unwired = tt_tool_gpu_unwired(g);
+	const char *unmapped = tt_tool_gpu_unmapped(g);
 	char uuid[TT_TOOL_UUID];
 
 	printf("  %-10d %s  %s  %.1f GiB", g->number, tt_tool_gpu_uuid(g, uuid), g->facts.name,
@@ -46,9 +61,7 @@ static void print_gpu(const struct tt_tool_gpu *g)
 	printf("\n  %-10s %s%s\n", "", unmapped ? "ranks of this host copy through its memory: " :
 	                                         "ranks of this host map what is of tutti_alloc",
 	       unmapped ? unmapped : "");
-	printf("  %-10s %s%s\n", "", unwired ? "RDMA adapters copy through the host's memory: " :
-	                                      "RDMA adapters may reach it by dma-buf",
-	       unwired ? unwired : "");
+	print_adapters(g);
 	for (int i = 0, n = tt_gpu_count(); i < n; i++)
 		if (i != g->number)
 			printf("  %-10s GPU %d: %s\n", "", i, tt_gpu_can_reach(g->number, i) ?
@@ -74,6 +87,20 @@ static void json_text(const char *name, const char *text, const char *behind)
 	printf("%s", behind);
 }
 
+static void json_adapters(const struct tt_tool_gpu *g)
+{
+	struct tt_tool_adapter list[TT_DEVICES];
+	int n = tt_tool_gpu_adapters(g, list);
+
+	printf("\"adapters\": [");
+	for (int i = 0; i < n; i++) {
+		printf("%s{ \"reaches\": %s, ", i ? ", " : "", list[i].reaches ? "true" : "false");
+		json_text("name", list[i].name, ", ");
+		json_text("why", list[i].why, " }");
+	}
+	printf("], ");
+}
+
 static void json_gpu(const struct tt_tool_gpu *g)
 {
 	char uuid[TT_TOOL_UUID];
@@ -89,6 +116,7 @@ static void json_gpu(const struct tt_tool_gpu *g)
 		printf("null, ");
 	json_text("unmapped", tt_tool_gpu_unmapped(g), ", ");
 	json_text("no_rdma", tt_tool_gpu_unwired(g), ", ");
+	json_adapters(g);
 	printf("\"reads\": [");
 	for (int i = 0, n = tt_gpu_count(); i < n; i++)
 		if (i != g->number && tt_gpu_can_reach(g->number, i)) {

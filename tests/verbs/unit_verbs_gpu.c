@@ -2,6 +2,7 @@
 #include "gpu/gpu.h"
 #include "tests/gpu/watch.h"
 #include "tests/verbs/nets.h"
+#include "tools/gpus.h"
 
 enum { LEN = 40 << 10, NEEDS_FLUSH = 118 };
 
@@ -199,9 +200,32 @@ static void test_failing_trials(void)
 	}
 }
 
+/* As `tutti info` says it. */
+static void test_info(void)
+{
+	struct tt_tool_gpu gpu = { .number = 0, .facts = { .numa = -1 } };
+	struct tt_tool_adapter list[TT_DEVICES];
+
+	tt_verbs_instead = &tt_fake_verbs;
+	fake_seed(7);
+	tt_gpu_open("auto");
+	setenv("TUTTI_VERBS_DEVICES", "fake_roce0,fake_iwarp0", 1);
+	CU_ASSERT_EQUAL_FATAL(tt_tool_gpu_adapters(&gpu, list), 2);
+	for (int i = 0; i < 2; i++) {
+		bool iwarp = strstr(list[i].name, "iwarp");
+		CU_ASSERT_EQUAL(list[i].reaches, !iwarp);
+		CU_ASSERT_PTR_NOT_NULL(strstr(list[i].why, iwarp ? "iWARP" : "reaches GPU 0 by dma-buf"));
+	}
+	unsetenv("TUTTI_VERBS_DEVICES");
+	CU_ASSERT_EQUAL(fake_left(), 0);
+	tt_gpu_close();
+	CU_ASSERT_EQUAL(fake_cuda_left(), 0);
+}
+
 static CU_TestInfo tests[] = { { "dma-buf", test_dma_buf },      { "peer memory", test_peer_memory },
 	                       { "refused", test_refused },      { "flushes", test_flush },
 	                       { "adds", test_add },             { "failing trials", test_failing_trials },
+	                       { "info", test_info },
 	                       CU_TEST_INFO_NULL };
 static CU_SuiteInfo suites[] = { { "verbs and devices", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
 
