@@ -744,7 +744,7 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	int publish_ms;          /* ... at most once in so many milliseconds, 0: of no account. Both 0: 100 ms */
 	uint64_t row;            /* elements of a row, or of the values under a key, from 1 up to 2^32 - 1 */
 	double clip;             /* with FILTER: elements of deltas up to this are left out, too, and lost; 0: zeros
-	                          * alone */
+	                          * alone, as the rules ASSIGN and ELASTIC need it, which take values */
 	const char *load;        /* this rank's alone. A folder: as a server this rank begins with what the last save
 	                          * there has for its range, before anybody can use it: for a server that was started
 	                          * again. Where there is no save yet, as at the first start, -ENOENT. NULL: with

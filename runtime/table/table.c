@@ -40,6 +40,23 @@ static int list_rank(const tutti *at, const int *list, int i)
 	return is_whole(at) ? rank : at->seats[rank].rank;
 }
 
+static bool takes_values(tutti_update_rule rule)
+{
+	return rule == TUTTI_UPDATE_ASSIGN || rule == TUTTI_UPDATE_ELASTIC;
+}
+
+static int check_clip(const char *name, const tutti_table_config *c)
+{
+	if (!(c->clip >= 0) || (c->clip > 0 && !(c->flags & TUTTI_TABLE_FILTER)))
+		return tt_fail(-EINVAL, "table \"%s\": clip is %g: it must be 0 or more, and 0 without "
+		               "TUTTI_TABLE_FILTER", name, c->clip);
+	if (c->clip > 0 && takes_values(c->updater.rule))
+		return tt_fail(-EINVAL, "table \"%s\": clip is %g, and the rule %s takes values, not deltas: "
+		               "small values would become 0. Set clip to 0", name, c->clip,
+		               tt_update_name(c->updater.rule));
+	return 0;
+}
+
 static int check_flags(const char *name, const tutti_table_config *c)
 {
 	const unsigned of_rows = TUTTI_TABLE_SNAPSHOTS | TUTTI_TABLE_FRESH | TUTTI_TABLE_CUT_MULTIVERSO;
@@ -56,13 +73,10 @@ static int check_flags(const char *name, const tutti_table_config *c)
 		               name);
 	if (c->flags & TUTTI_TABLE_BF16_DELTAS &&
 	    (c->type != TUTTI_F32 || c->flags & (TUTTI_TABLE_KEYS | TUTTI_TABLE_FILTER) ||
-	     c->updater.rule == TUTTI_UPDATE_ASSIGN || c->updater.rule == TUTTI_UPDATE_ELASTIC))
+	     takes_values(c->updater.rule)))
 		return tt_fail(-EINVAL, "table \"%s\": TUTTI_TABLE_BF16_DELTAS is for rows of f32, without "
 		               "TUTTI_TABLE_FILTER, and rules that take deltas, not values", name);
-	if (!(c->clip >= 0) || (c->clip > 0 && !(c->flags & TUTTI_TABLE_FILTER)))
-		return tt_fail(-EINVAL, "table \"%s\": clip is %g: it must be 0 or more, and 0 without "
-		               "TUTTI_TABLE_FILTER", name, c->clip);
-	return 0;
+	return check_clip(name, c);
 }
 
 static int check_config(const tutti *at, const char *name, const tutti_table_config *c)
@@ -106,7 +120,7 @@ int tt_table_can_be(tutti_update_rule rule, unsigned flags, const tutti_consiste
 	if (c->mode == TUTTI_BSP && c->backup > 0 && flags & TUTTI_TABLE_FRESH)
 		return tt_fail(-EINVAL, "rounds with backup workers do not wait for who pulls fresh rows: leave out "
 		               "TUTTI_TABLE_FRESH, or the backup workers");
-	if (c->mode == TUTTI_BSP && (rule == TUTTI_UPDATE_ASSIGN || rule == TUTTI_UPDATE_ELASTIC))
+	if (c->mode == TUTTI_BSP && takes_values(rule))
 		return tt_fail(-EINVAL, "the rule %s takes values, of which a round can make no sum",
 		               tt_update_name(rule));
 	return tt_consistency_check(c);

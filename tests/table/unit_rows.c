@@ -1280,6 +1280,11 @@ static void program_wrong_config(tutti *job)
 	tutti_table_config c = config_of(TUTTI_F32, 5, 1, 0);
 	c.clip = 1;
 	CHECK(is_wrong(job, c, "clip"));
+	c.flags = TUTTI_TABLE_FILTER;
+	c.updater = tutti_assign();
+	CHECK(is_wrong(job, c, "the rule assign takes values"));
+	c.updater = tutti_elastic(0.1);
+	CHECK(is_wrong(job, c, "the rule elastic takes values"));
 	c = config_of(TUTTI_F32, 5, 1, TUTTI_TABLE_FRESH);
 	c.consistency = (tutti_consistency){ .mode = TUTTI_BSP, .backup = 1 };
 	CHECK(is_wrong(job, c, "leave out TUTTI_TABLE_FRESH, or the backup workers"));
