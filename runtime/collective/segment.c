@@ -122,7 +122,9 @@ void tt_segment_set_asleep(struct tt_segment *b, bool asleep)
 	if (b->asleep == asleep)
 		return;
 	b->asleep = asleep;
-	atomic_store(&b->peers[b->me].slot->asleep, asleep); /* a full fence: the flags are read after it */
+	atomic_store_explicit(&b->peers[b->me].slot->asleep, asleep, memory_order_relaxed);
+	if (asleep)
+		atomic_thread_fence(memory_order_seq_cst); /* the flags are read after it, by loads that only acquire */
 }
 
 void tt_segment_done(struct tt_segment *b, uint32_t call)
