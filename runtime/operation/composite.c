@@ -1,5 +1,7 @@
 /* composite.c - an operation that is made of others */
 #include "operation/operation.h"
+#include <stdio.h>
+#include <string.h>
 
 static bool never_waits_for(const struct tt_operation *r, int rank)
 {
@@ -30,7 +32,8 @@ void tt_composite_end(struct tt_composite *c, int err)
 	c->due = false;
 	tt_timer_stop(&c->timer);
 	tt_list_remove(&c->link);
-	r->why = c->why;
+	if (*c->why.text)
+		tt_operation_word(r, c->why.text);
 	tt_operation_end(r, err);
 }
 
@@ -54,7 +57,7 @@ static void note_failure(struct tt_composite *c, const struct tt_operation *part
 		return;
 	c->err = part->err;
 	tt_operation_explain(part);
-	c->why = tt_text_keep(c->job, tt_why());
+	c->why = tt_last_sentence();
 	tt_remember(last.text);
 }
 
@@ -133,7 +136,7 @@ void tt_composite_begin(struct tt_composite *c, struct tt_job *job, tutti_op *op
 	c->what = what;
 	c->parts = parts;
 	c->err = 0;
-	c->why = NULL;
+	*c->why.text = 0;
 	c->started = true;
 	c->op = tt_operation_begin(job, op, NULL, what, -1);
 	c->op->words = &composite;
@@ -171,7 +174,7 @@ int tt_composite_take(struct tt_composite *c, const char *call)
 	tt_unlock(c->job);
 	if (err == -EINPROGRESS)
 		return tt_fail(err, "%s: the started %s runs: wait for its tutti_op first", call, c->what);
-	return err ? tt_fail(err, "%s: %s", c->what, c->why ? c->why : strerror(-err)) : 0;
+	return err ? tt_fail(err, "%s: %s", c->what, *c->why.text ? c->why.text : strerror(-err)) : 0;
 }
 
 static bool is_not_busy(void *c) { return !((struct tt_composite *)c)->busy; }
@@ -195,7 +198,7 @@ static void stop_composite(struct tt_composite *c)
 	c->due = false;
 	if (!c->err) {
 		c->err = -ESHUTDOWN;
-		c->why = "this process leaves the job";
+		snprintf(c->why.text, sizeof c->why.text, "this process leaves the job");
 	}
 	if (!c->busy)
 		tt_composite_end(c, c->err);
@@ -249,7 +252,7 @@ static void run_errand(struct tt_composite *c)
 	job->engine.news = true;
 	if (n < 0 && !c->err) {
 		c->err = n;
-		c->why = tt_text_keep(job, tt_why());
+		c->why = tt_last_sentence();
 	}
 	count_parts(c, n > 0 ? n : 0);
 	if (n > 0)

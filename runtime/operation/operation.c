@@ -34,6 +34,29 @@ struct tt_operation *tt_operation_begin(struct tt_job *job, tutti_op *op, tutti_
 	return r;
 }
 
+void tt_operation_word(struct tt_operation *r, const char *why)
+{
+	struct tt_operations *all = tt_operations(r->job);
+	struct tt_words *w;
+
+	if (!all->words && !(all->words = calloc(TT_WORDS, sizeof *all->words)))
+		return;
+	w = &all->words[all->worded++ % TT_WORDS];
+	w->of = r;
+	snprintf(w->why.text, sizeof w->why.text, "%s", why);
+	r->why = w->why.text;
+}
+
+static const char *words_of(const struct tt_operation *r) /* NULL: none, or later words took their place */
+{
+	const struct tt_words *words = tt_operations(r->job)->words;
+
+	for (int i = 0; words && r->why && i < TT_WORDS; i++)
+		if (r->why == words[i].why.text)
+			return words[i].of == r ? r->why : NULL;
+	return r->why;
+}
+
 void tt_operation_end(struct tt_operation *r, int err)
 {
 	struct tt_job *job = r->job;
@@ -127,10 +150,11 @@ void tt_operation_describe(const struct tt_operation *r, char *text, size_t size
 int tt_operation_explain(const struct tt_operation *r)
 {
 	const struct tt_member *m = r->rank >= 0 ? tt_member(r->job, r->rank) : NULL;
+	const char *why = words_of(r);
 	int err;
 
-	if (r->why)
-		return tt_fail(r->err, "%s: %s", r->what, r->why);
+	if (why)
+		return tt_fail(r->err, "%s: %s", r->what, why);
 	if (m && m->state >= TT_LEFT && (r->err == m->err || r->err == -ECONNRESET || r->err == -ENOTCONN))
 		return tt_fail(r->err, "%s: %s", r->what, m->why);
 	if (r->words->explain && (err = r->words->explain(r)))
@@ -683,6 +707,7 @@ static void make(struct tt_job *job)
 static void close_operations(struct tt_job *job)
 {
 	tt_inquiry_close(job);
+	free(tt_operations(job)->words);
 	if (tt_operations(job)->event_fd >= 0)
 		close(tt_operations(job)->event_fd);
 }

@@ -52,6 +52,13 @@ struct tt_operation { /* what a tutti_op holds; blocking calls have it on their 
 };
 _Static_assert(sizeof(struct tt_operation) <= sizeof(tutti_op), "tutti_op is too small for an operation");
 
+/* Words of failed operations. A program may drop an op at any time, so the job keeps the last ones only. */
+enum { TT_WORDS = 64 };
+struct tt_words {
+	const struct tt_operation *of; /* only compared: it may be gone */
+	struct tt_sentence why;
+};
+
 struct tt_operations { /* the room's own struct in a job */
 	struct tt_list running;
 	struct tt_list composites;  /* those that run */
@@ -59,6 +66,8 @@ struct tt_operations { /* the room's own struct in a job */
 	int event_fd;
 	uint64_t clock;             /* nanoseconds, but for those in which this process was stopped */
 	uint64_t step;              /* how long the last beat was */
+	struct tt_words *words;     /* TT_WORDS of them; NULL: there were none yet */
+	unsigned worded;            /* how many there were; the n-th is at n % TT_WORDS */
 	const char *last;           /* what this rank has begun last, ... */
 	uint64_t last_at;           /* ... and when */
 	struct tt_inquiry *inquiry; /* in which other processes ask; NULL: none */
@@ -80,6 +89,8 @@ static inline int tt_operation_may_begin(struct tt_job *job, const tutti_op *op)
 }
 /* Begins an operation in op, or in stack if op is NULL. rank: the one that it waits for; -1: several. */
 struct tt_operation *tt_operation_begin(struct tt_job *, tutti_op *op, tutti_op *stack, const char *what, int rank);
+/* Sets the words behind its error. They last for TT_WORDS failures more; then the kind words the error. */
+void tt_operation_word(struct tt_operation *, const char *why);
 void tt_operation_end(struct tt_operation *, int err); /* once; waiters learn of it when the lock is released */
 /* Ends each call that begins an operation: releases the lock. Blocking: waits first, and returns the operation's error,
  * with a sentence. If the caller's hook ends the wait, it cancels the operation: -EINTR. */
@@ -119,7 +130,7 @@ struct tt_composite { /* in a handle; zeroed at first */
 	tutti_op *parts;
 	int n, running;             /* parts that were begun, and of these that run */
 	int err;                    /* of the part that failed first, or why it was given up */
-	const char *why;            /* the sentence, which the job keeps */
+	struct tt_sentence why;     /* "": none */
 	bool started;               /* the program has not taken the result yet */
 	bool due, busy;             /* its errand is to run; runs */
 	/* No part runs, and none has failed. With the lock. NULL: the composite ends. */

@@ -457,7 +457,7 @@ static void explain_gate(const struct tt_call_part *p)
 		snprintf(why + n, sizeof why - (size_t)n, "the clock of the table \"%.60s\" at %s is at "
 		         "%llu, and must come to %llu: %s", t->name, server.text, clock, gate,
 		         who_is_slow(p, text));
-	c->request->why = tt_text_keep(t->job, why);
+	tt_operation_word(c->request, why);
 }
 
 /* ---- calls ---- */

@@ -500,6 +500,36 @@ static void program_alone(tutti *job)
 	close_table(job, t);
 }
 
+/* Each time it takes the same memory. Words of an operation that nobody has asked for give way to later ones. */
+static void program_alone_often(tutti *job)
+{
+	enum { TIMES = 100, WAIT_MS = 400 };
+	const tutti_table_config c = config_of(10, TUTTI_BSP, 0, 0);
+	tutti_table *t = open_table(job, "clocks", &c);
+	const struct tt_text *texts;
+	float v[10] = { 1 };
+	char why[300];
+	tutti_op first = { 0 };
+
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+		CHECK(tutti_table_pull(t, v, &first) == 0);
+		pass_time(2 * WAIT_MS * TT_MS);
+		CHECK(tutti_op_why(&first, why, sizeof why) == -ETIMEDOUT && strstr(why, "must come to 1"));
+		texts = tt_members(job->job)->texts;
+		for (int i = 0; i < TIMES; i++)
+			CHECK(tutti_table_pull(t, v, NULL) == -ETIMEDOUT && strstr(tutti_why(), "must come to 1"));
+		CHECK(tt_members(job->job)->texts == texts);
+		CHECK(tutti_op_why(&first, why, sizeof why) == -ETIMEDOUT && !strncmp(why, "table pull: ", 12) &&
+		      !strstr(why, "must come to"));
+		CHECK(tutti_send(job, 1, 0, NULL, 0, NULL) == 0);
+	} else {
+		while (tutti_recv(job, 0, 0, NULL, 0, NULL, NULL) == -ETIMEDOUT)
+			continue;
+	}
+	close_table(job, t);
+}
+
 static void program_no_worker(tutti *job)
 {
 	const int workers[] = { 1 };
@@ -539,6 +569,9 @@ static void test_wrong(void)
 	CU_ASSERT_EQUAL(
 		run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_alone }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 400, .program = program_alone }), 0);
+	CU_ASSERT_EQUAL(
+		run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_alone_often }),
+		0);
 	on_wires(program_no_worker, (const int[]){ 2, 3, 0 });
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = program_bad }), 0);
 }
