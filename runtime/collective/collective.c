@@ -421,7 +421,7 @@ static void compare(struct tt_coll *c, const struct kept *k)
 	else if (k->tag == TAG_STOP)
 		stop(c, c->group->seats[k->from].rank);
 	else if (k->tag == TAG_ABORT)
-		abandon(c, -ECONNABORTED, c->group->seats[k->from].rank);
+		abandon(c, k->print == c->print ? -ECONNABORTED : -EBADMSG, c->group->seats[k->from].rank);
 	else if (k->print != c->print)
 		abandon(c, -EBADMSG, c->group->seats[k->from].rank);
 }
@@ -513,6 +513,7 @@ static struct tt_operation *start(struct tt_coll *c, tutti_op *op, tutti_op *sta
 	r->group = c->group;
 	r->timeout = tt_group_timeout(c->group);
 	c->seq = c->group->started++;
+	tt_coll_group(c->group)->print[c->seq % TT_PRINTS] = c->print;
 	tt_list_append(&tt_collectives(job)->running, &c->link);
 	check_members(c);
 	compare_kept(c);
@@ -769,6 +770,19 @@ static void begin_group(struct tutti *g)
 	}
 }
 
+/* A call that meets nobody, as one without elements, may be over here when a rank comes to another call under its
+ * number. That rank would wait for this one. */
+static void answer_finished(struct tutti *g, const struct kept *k)
+{
+	uint32_t print = tt_coll_group(g)->print[k->seq % TT_PRINTS];
+	bool known = g->started - k->seq <= TT_PRINTS;
+
+	if (known && k->print != print && k->tag != TAG_ABORT && k->tag != TAG_STOP)
+		tt_coll_answer(g, k->from, k->seq, print, TAG_ABORT, NULL, 0);
+	else if (k->tag == TT_TAG_OFFER)
+		tt_segment_answer(g, k->from, k->seq, k->print);
+}
+
 /* Offers the message where it lies in the transport's memory. A message that is not taken at once is kept as a copy. */
 static void take_message(struct tt_member *from, struct tt_pack *p)
 {
@@ -788,8 +802,8 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 	p->bad |= ahead > AHEAD_MAX;
 	if (!p->bad && k.from >= 0 && settle(g, &k))
 		return;
-	if (!p->bad && !c && ahead < 0 && k.tag == TT_TAG_OFFER)
-		tt_segment_answer(g, k.from, k.seq, k.print);
+	if (!p->bad && !c && ahead < 0 && k.from >= 0)
+		answer_finished(g, &k);
 	if (p->bad || (!c && ahead < 0))
 		return; /* the collective is over here */
 	tt_list_append(&tt_collectives(job)->unexpected, &k.link);

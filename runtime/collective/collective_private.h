@@ -41,10 +41,13 @@ struct tt_collectives {
 	struct tt_list running, unexpected, segments; /* unexpected: messages that no collective has taken yet */
 	struct tt_timer wake;       /* continues the collectives that wait for another one of this rank */
 };
+enum { TT_PRINTS = 64 }; /* a power of two, since the numbers of calls wrap around */
+
 struct tt_coll_group {
 	struct tt_model model;
 	struct tt_layout layout;
 	struct tt_segment *segment; /* NULL: none, or no call has needed one yet */
+	uint32_t print[TT_PRINTS];  /* of the last calls: that of call k is at k % TT_PRINTS */
 	bool any_failed;
 	uint32_t failed;            /* the number of the first collective that failed */
 	const char *why;            /* NULL: collectives go on here. Else the words, kept by the job: some rank ... */

@@ -931,6 +931,34 @@ static void program_disagree_new(tutti *job)
 	free(v);
 }
 
+/* A call without elements meets nobody: on its rank it is over when the others hear that they have called another. */
+static void program_disagree_empty(tutti *job)
+{
+	int me = tutti_rank(job);
+	float v[8] = { 0 }, w;
+	uint64_t start = tt_now();
+
+	for (int k = 0; k < 6; k++) {
+		bool empty = me == k % 2 * (tutti_size(job) - 1);
+		int err = k < 4 ? tutti_allreduce(job, v, v, empty ? 0 : 8, TUTTI_F32, TUTTI_SUM, NULL) :
+		                  tutti_reduce_scatter(job, v, &w, empty ? 0 : 1, TUTTI_F32, TUTTI_SUM, NULL);
+		CHECK(err == -EBADMSG || err == -ECONNABORTED || (empty && !err));
+		CHECK(!err || strstr(tutti_why(), "rank "));
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	CHECK(tt_now() - start < 8000 * TT_MS);
+}
+
+static void test_disagree_empty(void)
+{
+	for (struct ranks run = { .size = 2, .program = program_disagree_empty }; run.size <= 4; run.size++) {
+		run.wire = "sim";
+		for (run.seed = 0; run.seed != SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	}
+}
+
 static void test_disagree_new(void)
 {
 	for (struct ranks run = { .size = 2, .program = program_disagree_new }; run.size <= 4; run.size++) {
@@ -1895,6 +1923,7 @@ static CU_TestInfo pairwise_tests[] = {
 	{ "all-gather of any sizes", test_allgatherv },
 	{ "all-to-all", test_alltoall },
 	{ "disagreement", test_disagree_new },
+	{ "disagreement without elements", test_disagree_empty },
 	{ "all-to-all of any sizes", test_alltoallv },
 	{ "wrong sizes", test_wrong_sizes },
 	{ "a wrong start", test_wrong_start },
