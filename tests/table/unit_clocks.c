@@ -569,9 +569,8 @@ static void test_wrong(void)
 	CU_ASSERT_EQUAL(
 		run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_alone }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 400, .program = program_alone }), 0);
-	CU_ASSERT_EQUAL(
-		run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_alone_often }),
-		0);
+	const struct ranks often = { .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_alone_often };
+	CU_ASSERT_EQUAL(run_ranks(often), 0);
 	on_wires(program_no_worker, (const int[]){ 2, 3, 0 });
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = program_bad }), 0);
 }
