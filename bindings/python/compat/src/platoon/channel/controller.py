@@ -214,16 +214,13 @@ class Controller:
 
     def _serve(self) -> None:
         by_hand = not self._workers
-        desk = Desk(self._control_port)
-        try:
-            while not self._is_over() if by_hand else self._workers:
-                self._note_changes(desk)
-                self._reap()
-                query = desk.take(_SLICE)
-                if query is not None:
-                    self._answer(desk, query)
-        finally:
-            desk.close()
+        desk = self._desk = Desk(self._control_port)
+        while not self._is_over() if by_hand else self._workers:
+            self._note_changes(desk)
+            self._reap()
+            query = desk.take(_SLICE)
+            if query is not None:
+                self._answer(desk, query)
         if by_hand and self._dead:
             self._success = 1
 
@@ -305,10 +302,9 @@ class Controller:
         """Closes the batches, and removes the shared memory. Harmless twice."""
         if os.getpid() != self._pid:
             return  # a fork's child
-        if hasattr(self, "asocket"):
-            self.asocket.close()
-        if hasattr(self, "_region"):
-            self._region.leave()
+        for name in ("_desk", "asocket", "_region"):  # workers that wait for answers take no batches
+            if hasattr(self, name):
+                getattr(self, name).close()
         for name in self._names + list(self._shmrefs):
             _memory.remove(name)
 
