@@ -1164,7 +1164,6 @@ static void meet_own_lists(const char *transports)
 	for (int ms = 0; ms < 20000 && p.state == TUTTI_JOINED; ms++, usleep(1000))
 		CU_ASSERT_EQUAL(tutti_group_peer(tutti_job(job[0]), 1, &p), 0);
 	CU_ASSERT_EQUAL(p.state, TUTTI_LEFT);
-	usleep(20000); /* lives that begin in one 64th of a second are the same */
 	g[1] = join_own(file[1], "b", transports, &x[1], &job[1]);
 	for (int ms = 0; ms < 20000 && (mix_round(g[1]) != 1 || mix_round(g[0]) != 1); ms++)
 		usleep(1000);

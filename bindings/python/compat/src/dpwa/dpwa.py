@@ -16,7 +16,6 @@ from ._config import DpwaConfigError, DpwaConfiguration, Node, make_node
 
 LOGGER = logging.getLogger(__name__)
 _LAUNCHED = ("TUTTI_RANK", "TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE")
-_LIFE = 0.02  # seconds between two joins: the others tell lives apart by the 64ths of a second in which they begin
 _ALONE = 5.0  # seconds in the job before a node that all others have given up joins again
 
 
@@ -74,7 +73,7 @@ class DpwaConnection:
         self._peers: Set[str] = set(self._nodes) - {name}
         self._job: Optional[tutti.Job] = None
         self._file = -1                       # the job reads its config now and then
-        self._joined = -_ALONE
+        self._joined = 0.0
         self._gossip: Optional[tutti.Gossip] = None
         self._bytes: Optional[int] = None     # of each blob
         self._blobs = Blobs()
@@ -184,7 +183,6 @@ class DpwaConnection:
     def _join(self) -> tutti.Job:
         nodes = ",\n".join('{ name = "%s"; address = "%s:%d"; }' % (
             name, "[%s]" % host if ":" in host else host, port) for name, host, port in self._nodes.values())
-        time.sleep(max(0, self._joined + _LIFE - time.monotonic()))
         self._file = _memory_file('evict = "no";\nlists = "own";\nnodes = (%s);\n' % nodes)
         with _without_launcher():
             job = tutti.Job(file="/proc/self/fd/%d" % self._file, node=self.name,
