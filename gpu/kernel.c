@@ -39,10 +39,22 @@ static int find_functions(int device, CUmodule module, struct tt_gpu_kernels *k)
 	return err;
 }
 
+/* An image can be too new for a driver. */
+static int load_image(int device, CUmodule *module)
+{
+	int err = tt_gpu_load(device, tt_gpu_image, module);
+	struct tt_sentence last = tt_last_sentence();
+
+	if (err != -EIO || tt_gpu_devices[device].broken)
+		return err;
+	return tt_fail(err, "%s: the driver does not take the kernels of this build: update the driver, or configure "
+	                    "Tutti --with-cuda=clang", last.text);
+}
+
 static int fill(int device, struct tt_gpu_kernels *k)
 {
 	CUmodule module;
-	int units = 1, err = tt_gpu_load(device, tt_gpu_image, &module);
+	int units = 1, err = load_image(device, &module);
 
 	if (!err)
 		err = TT_CU(device, cuDeviceGetAttribute, &units, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,

@@ -172,6 +172,17 @@ static void test_a_failed_start(void)
 	CU_ASSERT_TRUE(scale_is_equal(TUTTI_F32, 0, 100));
 }
 
+static void test_an_image_that_the_driver_refuses(void)
+{
+	if (!queue)
+		return;
+	fake_cuda_fail("cuModuleLoadData", 1, 222);
+	CU_ASSERT_EQUAL(tt_gpu_kernels(1), -EIO);
+	CU_ASSERT_PTR_NOT_NULL(strstr(tutti_why(), "GPU 1: cuModuleLoadData: CUDA error 222"));
+	CU_ASSERT_PTR_NOT_NULL(strstr(tutti_why(), "update the driver"));
+	CU_ASSERT_EQUAL(tt_gpu_kernels(1), 0);
+}
+
 static int open_gpu(void)
 {
 	int err;
@@ -207,6 +218,7 @@ static CU_TestInfo kernel_tests[] = {
 	{ "all numbers of 16 bits", test_all_halves },
 	{ "refusals", test_refusals },
 	{ "a failed start", test_a_failed_start },
+	{ "an image that the driver refuses", test_an_image_that_the_driver_refuses },
 	CU_TEST_INFO_NULL,
 };
 
