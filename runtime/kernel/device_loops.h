@@ -154,18 +154,12 @@ INLINE void ON(run)(const struct ON(work) *w, uint64_t accesses, int flight, int
 	}
 }
 
-INLINE struct ON(work) ON(from_element)(struct ON(work) w, uint64_t first)
+INLINE void ON(run_part)(struct ON(work) w, uint64_t first, uint64_t accesses, int flight, int how)
 {
 	w.to += first * SIZE;
 	w.a += first * SIZE;
 	w.b += first * SIZE;
-	return w;
-}
-
-INLINE void ON(run_part)(struct ON(work) w, uint64_t first, uint64_t count, int flight, int how)
-{
-	w = ON(from_element)(w, first);
-	ON(run)(&w, count, flight, how);
+	ON(run)(&w, accesses, flight, how);
 }
 
 /* Head up to a pack's boundary, packs, tail; where the streams have no boundary in common, elements. */
