@@ -89,6 +89,7 @@ static void release(struct tt_coll *c) { tt_transfers_free(&((struct broadcast *
 
 int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *op)
 {
+	struct tt_shadow shadow;
 	int err = tt_group_usable(group);
 
 	if (err)
@@ -97,19 +98,24 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, group->n - 1);
 	if (!buf && bytes)
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
-	if ((err = tt_host_only("broadcast", "buf", buf, bytes)))
+	if ((err = tt_shadow_open(group->job, &shadow, buf, bytes)))
 		return err;
-	struct tt_blocks blocks = { .vector = tt_vector_at(buf), .bytes = bytes, .first = root, .owners = 1 };
+	shadow.lifted = group->me != root;
+	shadow.landed = group->me == root;
+	struct tt_blocks blocks = { .vector = tt_vector_at(shadow.memory), .bytes = bytes, .first = root, .owners = 1 };
 	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct broadcast), TUTTI_STAT_BROADCAST, bytes,
 	                                          (uint64_t)root, &blocks, bytes > EAGER);
 	struct broadcast *b = (struct broadcast *)w;
 
-	if (!b)
+	if (!b) {
+		tt_shadow_drop(&shadow);
 		return -ENOMEM;
-	b->buf = buf;
+	}
+	b->buf = shadow.memory;
 	b->bytes = bytes;
+	w->coll.shadow = shadow;
 	w->coll.bytes = bytes;
-	w->coll.memory[0].base = buf;
+	w->coll.memory[0].base = shadow.memory;
 	w->coll.memory[0].len = bytes;
 	w->stage = TT_BLOCKS_GATHER;
 	w->begin = begin;

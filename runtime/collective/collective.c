@@ -144,9 +144,12 @@ static void end(struct tt_coll *c)
 	tt_stats_ended(&c->job->stats.own, c->kind, c->request->post.since, c->bytes, c->err);
 	if (c->err == -ETIMEDOUT)
 		r->why = tt_coll_group(c->group)->why;
+	if (c->shadow.why && c->err == c->shadow.err)
+		r->why = c->shadow.why;
 	r->of = NULL;
 	r->rank = c->culprit;
 	unpin(c);
+	tt_shadow_close(&c->shadow);
 	tt_operation_end(r, c->err);
 	free(c->notified_by);
 	free(c);
@@ -175,6 +178,7 @@ static void fail(struct tt_coll *c, int err, int culprit)
 		remember_failed(c->group, c->seq);
 	c->err = err;
 	c->culprit = culprit;
+	tt_shadow_give_up(&c->shadow, err);
 	if (!c->busy)
 		release(c); /* else push() does, after advance has returned */
 }
@@ -256,6 +260,28 @@ static void abandon(struct tt_coll *c, int err, int culprit)
 			tt_coll_answer(c->group, i, c->seq, c->print, TAG_ABORT, NULL, 0);
 }
 
+static void push_shadowed(struct tt_shadow *s) { push(tt_container_of(s, struct tt_coll, shadow)); }
+
+static int lift_and_advance(struct tt_coll *c)
+{
+	int k = tt_shadow_lift(&c->shadow, push_shadowed);
+
+	return k > 0 ? c->advance(c) : k;
+}
+
+/* Is all of it over, also for this rank's device? Others keep their results if it fails here. */
+static bool is_at_end(struct tt_coll *c)
+{
+	int k = 1;
+
+	if (c->pending || c->lent || !(c->over || c->failed))
+		return false;
+	if (!c->failed)
+		k = tt_shadow_land(&c->shadow, push_shadowed);
+	c->err = k < 0 ? k : c->err;
+	return k && !c->shadow.moving;
+}
+
 static void push(struct tt_coll *c)
 {
 	int k = 0;
@@ -264,7 +290,7 @@ static void push(struct tt_coll *c)
 		return;
 	c->busy = true;
 	if (!c->failed && !c->over && !c->stopped)
-		k = c->advance(c);
+		k = lift_and_advance(c);
 	free(c->taken);
 	c->taken = NULL;
 	c->busy = false;
@@ -273,7 +299,7 @@ static void push(struct tt_coll *c)
 	if (c->failed)
 		release(c);
 	c->over |= k > 0;
-	if ((c->over || c->failed) && !c->pending && !c->lent)
+	if (is_at_end(c))
 		end(c);
 }
 
@@ -524,6 +550,7 @@ static struct tt_operation *start(struct tt_coll *c, tutti_op *op, tutti_op *sta
 void tt_coll_free(struct tt_coll *c)
 {
 	release(c);
+	tt_shadow_drop(&c->shadow);
 	free(c->notified_by);
 	free(c);
 }

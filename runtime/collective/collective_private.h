@@ -2,6 +2,7 @@
 #ifndef TT_COLLECTIVE_PRIVATE_H
 #define TT_COLLECTIVE_PRIVATE_H
 #include "collective/collective.h"
+#include "device/device.h"
 #include "kernel/kernel.h"
 
 /* An `advance` function does what is possible now and never blocks. It returns 1: done, 0: call again, or -errno. */
@@ -96,6 +97,7 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 		size_t len;
 		struct tt_pinned *pinned; /* NULL: need not be */
 	} memory[2];                /* the user's: the first is where others may put, the second is only read */
+	struct tt_shadow shadow;    /* of memory[0], if that is a device's; zeros: it is the host's */
 	uint32_t print;             /* a fingerprint of the call and its arguments; the same on every rank */
 	struct tt_operation *request;
 	int (*advance)(struct tt_coll *);

@@ -26,6 +26,31 @@ struct tt_device_end { /* of a copy within this process */
 void tt_device_copy(struct tt_job *, struct tt_post *p, struct tt_device_end to, struct tt_device_end from,
                     size_t len);
 
+/* ---- shadow.c: calls that work in host memory, of a device's memory ---- */
+
+struct tt_shadow {
+	char *memory;               /* that the call works in: the caller's own, if that is the host's */
+	struct tt_job *job;         /* NULL: it is the caller's own, and nothing moves */
+	struct tt_pinned *pinned;
+	char *device;
+	size_t len, room;
+	bool lifted, landed;
+	bool *moving;               /* becomes true when the move under way has ended; NULL: none is */
+	void (*moved)(struct tt_shadow *);
+	struct tt_post post;
+	int err;
+	const char *why;            /* the sentence behind err, which the job keeps; NULL: none */
+};
+/* Without the lock. A zeroed struct is one of host memory. */
+int tt_shadow_open(struct tt_job *, struct tt_shadow *, void *memory, size_t len);
+/* Copies from the device's memory into the shadow, or back; the first copy waits for the caller's stream. 1: done, also
+ * if the memory is the host's; 0: moved() follows; -errno. */
+int tt_shadow_lift(struct tt_shadow *, void (*moved)(struct tt_shadow *));
+int tt_shadow_land(struct tt_shadow *, void (*moved)(struct tt_shadow *));
+void tt_shadow_give_up(struct tt_shadow *, int err); /* a copy that waits for a stream ends with err, soon */
+void tt_shadow_close(struct tt_shadow *);            /* nothing moves */
+void tt_shadow_drop(struct tt_shadow *);             /* likewise, of a call that has not begun. Without the lock */
+
 /* Ends an op that waits here, with err, soon. False: it is not here, or moves already. */
 bool tt_device_give_up(struct tt_job *, struct tt_post *, int err);
 /* The owner takes back the memory of that key: ends with -ESTALE what waits here and would use it. why: the sentence,

@@ -122,6 +122,8 @@ struct tt_devices { /* the room's own struct in a job */
 	uint8_t socket_name[16];
 	bool wants_chunks;
 	uint64_t wants;             /* a bit for each device whose queues are missing */
+	void *shadow;               /* that no call uses now; NULL: none */
+	size_t shadow_len;
 	int unprepared;             /* why that could not be made, for those that wait; 0: it is not known */
 	const char *why_unprepared;
 };

@@ -273,6 +273,7 @@ enum tt_pin_for {
 	TT_PIN_RECEIVE, /* others write it while a call lasts */
 	TT_PIN_WINDOW,  /* others reach it, and nobody does once it is unpinned */
 	TT_PIN_DEVICE,  /* host memory needs no pin; a device's is pinned for all of these */
+	TT_PIN_COPY,    /* likewise; copies within this process alone read and write a device's: no net pins it */
 };
 int tt_pin_user(struct tt_job *, const void *base, size_t len, enum tt_pin_for, struct tt_pinned **);
 /* Pins memory for a call that is about to begin, or for a window. May take seconds. *out gets NULL if no net needs it:
@@ -378,7 +379,7 @@ static inline int tt_host_only(const char *what, const char *name, const void *m
 
 static inline bool tt_pins_host(const struct tt_job *job, size_t len, enum tt_pin_for use)
 {
-	return use != TT_PIN_DEVICE &&
+	return use < TT_PIN_DEVICE &&
 	       (len > job->engine.look_above || (use != TT_PIN_READ && len && job->engine.pins));
 }
 static inline bool tt_pins(const struct tt_job *job, size_t len, enum tt_pin_for use)

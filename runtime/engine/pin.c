@@ -278,7 +278,7 @@ static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_
 		return tt_fail(-ENOMEM, "no memory to pin %zu bytes of GPU %d", len, range->device);
 	p->range = *range;
 	if ((err = tt_gpu_fence_note(range->device, tt_gpu_stream(range->device), &p->fence)) ||
-	    (err = pin_everywhere(job, p))) {
+	    (use != TT_PIN_COPY && (err = pin_everywhere(job, p)))) {
 		tt_unpin_now(p);
 		return err;
 	}

@@ -105,6 +105,8 @@ static void unpin(struct tt_job *job, struct tt_table_call *c)
 static void free_call(struct tt_job *job, struct tt_table_call *c) /* its table may have gone */
 {
 	unpin(job, c);
+	for (int i = 0; i < 2; i++)
+		tt_shadow_close(&c->shadow[i]);
 	tt_list_remove(&c->link);
 	free(c->list);
 	free(c);
@@ -116,12 +118,21 @@ void tt_call_free_all(struct tt_job *job)
 		free_call(job, tt_container_of(tt_tables(job)->calls.next, struct tt_table_call, link));
 }
 
+static void free_over(struct tt_table_call *c)
+{
+	c->table->job->engine.news = true; /* tutti_table_finish() and others wait for abandoned calls, too */
+	free_call(c->table->job, c);
+}
+
 /* Ends the call for the program, which owns its memory again. */
 static void end_request(struct tt_table_call *c, int err)
 {
 	struct tt_operation *r = c->request;
 
 	tt_stats_ended(&r->job->stats.own, stat_of(c), r->post.since, bytes_of(c), err);
+	for (int i = 0; i < 2; i++)
+		if (c->shadow[i].why && err == c->shadow[i].err)
+			r->why = c->shadow[i].why;
 	unpin(c->table->job, c);
 	r->of = NULL;
 	c->request = NULL;
@@ -153,6 +164,26 @@ static void end_as(struct tt_table_call *c, int err)
 	end_request(c, err);
 }
 
+static void settle_landed(struct tt_shadow *s)
+{
+	struct tt_table_call *c = tt_container_of(s, struct tt_table_call, shadow[1]);
+
+	end_as(c, s->err);
+	if (!--c->left)
+		free_over(c);
+}
+
+/* The values have come. A device's memory gets them from their shadow. */
+static void land_and_end(struct tt_table_call *c, int err)
+{
+	int k = err || !c->values ? 1 : tt_shadow_land(&c->shadow[1], settle_landed);
+
+	if (k)
+		end_as(c, k < 0 ? k : err);
+	else
+		c->left++;
+}
+
 static void end_call(struct tt_table_call *c)
 {
 	const struct tt_call_part *p = c->request ? first_failed(c) : NULL;
@@ -165,14 +196,12 @@ static void end_call(struct tt_table_call *c)
 		tt_keep_end(c);
 		settle_count(c);
 		if (c->request)
-			end_as(c, err);
+			land_and_end(c, err);
 	}
 	if (!--c->left && c->request)
 		end_call(c);
-	else if (!c->left) {
-		c->table->job->engine.news = true; /* tutti_table_finish() and others wait for abandoned calls, too */
-		free_call(c->table->job, c);
-	}
+	else if (!c->left)
+		free_over(c);
 }
 
 static void look_at_gates(struct tt_timer *timer)
@@ -482,7 +511,7 @@ static bool waits_for(const struct tt_operation *r, int rank)
 {
 	const struct tt_table_call *c = r->of;
 
-	for (int i = 0; i < c->table->servers; i++)
+	for (int i = 0; c->begun && i < c->table->servers; i++)
 		if (!c->part[i].ended && c->part[i].member->rank == rank && i != c->table->mine)
 			return true;
 	return false;
@@ -491,6 +520,7 @@ static bool waits_for(const struct tt_operation *r, int rank)
 static bool is_any(const struct tt_table_call *c) { return c; }
 static bool is_awaited(const struct tt_table_call *c) { return c->request; }
 static bool is_push(const struct tt_table_call *c) { return c->delta; }
+static bool has_not_begun(const struct tt_table_call *c) { return !c->begun; }
 
 static struct tt_table_call *find_call(const struct tutti_table *t, bool (*is)(const struct tt_table_call *))
 {
@@ -522,6 +552,8 @@ static void give_up_part(struct tt_call_part *p, int err)
 		tt_send_queue_go_on(f);
 }
 
+static void withdraw(struct tt_table_call *, int err);
+
 /* What has not been sent is not sent any more. What is on its way is answered by servers that live. */
 static void give_up(struct tt_operation *r, int err)
 {
@@ -533,6 +565,11 @@ static void give_up(struct tt_operation *r, int err)
 	c->given_up = tt_operations(r->job)->clock + 1;
 	c->done_then = progress(c);
 	c->gave_up = err;
+	if (!c->begun) {
+		withdraw(c, err);
+		return;
+	}
+	tt_shadow_give_up(&c->shadow[1], err);
 	c->left++; /* the call outlives its last part */
 	for (int i = 0; i < n; i++) {
 		c->starved |= c->part[i].gated && err == -ETIMEDOUT;
@@ -660,19 +697,47 @@ struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_ki
 	return c;
 }
 
+static size_t count_of(const struct tutti_table *t)
+{
+	struct tt_range last = tt_table_range(t, t->servers - 1);
+
+	return (size_t)(last.first + last.count);
+}
+
+static size_t delta_bytes(const struct tt_table_call *c, size_t count)
+{
+	return count * tt_delta_width(c->table, c->flags);
+}
+
 /* Of the delta (0) or the values (1), which slots or GETs use. Rows travel in memory of the library's own. */
 static size_t bytes_to_pin(const struct tt_table_call *c, int which)
 {
 	const struct tutti_table *t = c->table;
-	struct tt_range last = tt_table_range(t, t->servers - 1);
-	size_t count = c->list ? 0 : (size_t)(last.first + last.count);
+	size_t count = c->list ? 0 : count_of(t);
 	bool by_slots = false;
 
 	if (which)
 		return c->values && (t->servers > 1 || t->mine < 0) ? count * t->width : 0;
 	for (int i = 0; c->delta && i < t->servers; i++)
 		by_slots |= i != t->mine && tt_table_is_large(t, i);
-	return by_slots ? count * tt_delta_width(t, c->flags) : 0;
+	return by_slots ? delta_bytes(c, count) : 0;
+}
+
+/* A dense call works in host memory. */
+static int open_shadows(struct tt_table_call *c)
+{
+	size_t count = count_of(c->table);
+	int err = 0;
+
+	if (c->list)
+		return 0;
+	if (c->delta)
+		err = tt_shadow_open(c->table->job, &c->shadow[0], (char *)(uintptr_t)c->delta, delta_bytes(c, count));
+	if (!err && c->values)
+		err = tt_shadow_open(c->table->job, &c->shadow[1], c->values, count * c->table->width);
+	c->delta = c->delta ? c->shadow[0].memory : NULL;
+	c->values = c->values ? c->shadow[1].memory : NULL;
+	return err;
 }
 
 static int pin(struct tt_table_call *c)
@@ -758,19 +823,21 @@ void tt_call_agree(struct tt_table_call *c)
 			c->part[i].pull_gate = newest;
 }
 
-/* Parts for other ranks begin first: they travel while this rank serves its own. */
-static void begin_parts(struct tt_table_call *c)
+/* Parts for other ranks begin first: they travel while this rank serves its own. err: none may begin. */
+static void begin_parts(struct tt_table_call *c, int err)
 {
 	struct tutti_table *t = c->table;
 	int n = t->servers, from = t->mine < 0 ? 0 : t->mine + 1;
 
+	c->begun = true;
 	c->left++; /* the call outlives its last part */
-	count_pushes(c);
-	if (c->list && !c->delta)
-		tt_call_agree(c);
 	for (int i = 0; i < n; i++) {
 		struct tt_call_part *p = &c->part[(from + i) % n];
-		if (p->range.count || p->closing)
+		if (p->ended)
+			continue;
+		if (err)
+			tt_call_end_with(p, err);
+		else if (p->range.count || p->closing)
 			come_to_gate(p);
 		else
 			tt_call_end_part(p);
@@ -778,6 +845,36 @@ static void begin_parts(struct tt_table_call *c)
 	serve_own(t);
 	if (!--c->left)
 		end_call(c);
+}
+
+static void begin_calls(struct tutti_table *t);
+
+static void begin_lifted(struct tt_shadow *s)
+{
+	begin_calls(tt_container_of(s, struct tt_table_call, shadow[0])->table);
+}
+
+/* Calls begin in their order, so a call behind one whose delta is still lifted waits, too. */
+static void begin_calls(struct tutti_table *t)
+{
+	struct tt_table_call *c;
+	int k;
+
+	while ((c = find_call(t, has_not_begun)) && (k = tt_shadow_lift(&c->shadow[0], begin_lifted)))
+		begin_parts(c, c->given_up ? c->gave_up : k < 0 ? k : 0);
+}
+
+static void withdraw(struct tt_table_call *c, int err)
+{
+	struct tutti_table *t = c->table;
+
+	if (err == -ETIMEDOUT)
+		c->request->why = tt_text_keep(t->job, "given up: the stream of a thread that pushes a GPU's memory "
+		                                       "has not come to that push");
+	if (c->shadow[0].moving)
+		tt_shadow_give_up(&c->shadow[0], err);
+	else
+		begin_parts(c, err);
 }
 
 static uint64_t count_progress(const struct tt_operation *r) { return r->of ? progress(r->of) : 0; }
@@ -820,9 +917,11 @@ int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 	struct tutti_table *t = c->table;
 	struct tt_job *job = t->job;
 	tutti_op stack;
-	int err = pin_and_lock(c);
+	int err = open_shadows(c);
 
-	if (err) {
+	if (err || (err = pin_and_lock(c))) {
+		for (int i = 0; i < 2; i++)
+			tt_shadow_drop(&c->shadow[i]);
 		free(c->list);
 		free(c);
 		return err;
@@ -834,7 +933,10 @@ int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 	r->timeout = t->timeout;
 	r->of = c;
 	tt_list_append(&tt_tables(job)->calls, &c->link);
-	begin_parts(c);
+	count_pushes(c);
+	if (c->list && !c->delta)
+		tt_call_agree(c);
+	begin_calls(t);
 	return tt_operation_return(r, !op);
 }
 

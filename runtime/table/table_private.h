@@ -27,6 +27,7 @@
  * worker, so a server never delays a push or a pull for its clock. */
 #ifndef TT_TABLE_PRIVATE_H
 #define TT_TABLE_PRIVATE_H
+#include "device/device.h"
 #include "kernel/kernel.h"
 #include "member/member.h"
 #include "table/parts.h"
@@ -276,8 +277,10 @@ struct tt_table_call {
 	struct tutti_table *table;
 	const struct tt_call_kind *kind;
 	struct tt_operation *request;  /* NULL: ended for the program, but servers must still hear of the push */
+	bool begun;                  /* its parts have */
 	const char *delta;           /* NULL: a pull */
 	char *values;                /* NULL: a push */
+	struct tt_shadow shadow[2];  /* of delta and values of a dense call, if they are a device's */
 	struct tt_pinned *pinned[2]; /* delta and values of a dense call; NULL: need not be */
 	struct tt_row_list *list;    /* NULL: a dense call */
 	tutti_versions *versions, unwanted; /* of a snapshot; NULL: it is none */

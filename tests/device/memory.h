@@ -127,6 +127,8 @@ static inline void use_stream(tutti *job, const struct stream *s)
 		leave(s->gpu);
 }
 
+static bool nets_reach_it = true; /* false: the calls copy it within the process, and no adapter is asked */
+
 /* On sim with some seeds, tcp, shm and verbs. */
 static inline void run_everywhere(int size, int timeout_ms, void (*program)(tutti *))
 {
@@ -143,7 +145,7 @@ static inline void run_everywhere(int size, int timeout_ms, void (*program)(tutt
 	run.wire = "verbs";
 	run.devices = "fake_roce0";
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
-	CU_ASSERT_TRUE(fake_calls("reg_dmabuf_mr") > 0); /* it was asked, and moved something */
+	CU_ASSERT_TRUE(!nets_reach_it || fake_calls("reg_dmabuf_mr") > 0); /* it was asked, and moved something */
 	fake_gpus(0);
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 	fake_gpus(FAKE_DMABUF | FAKE_PEERMEM);

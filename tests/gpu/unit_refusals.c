@@ -12,7 +12,7 @@ struct handles { /* what the calls take. `device` is a GPU's memory, the rest th
 	tutti *job;
 	char *device, *host, *other;
 	int which; /* the argument that is the GPU's */
-	tutti_table *table, *rows;
+	tutti_table *rows;
 	tutti_gradients *gradients;
 	tutti_center *center;
 	tutti_gossip *gossip;
@@ -42,7 +42,6 @@ static int reduce(struct handles *h)
 
 	return tutti_reduce(h->job, A, B, COUNT, TUTTI_F32, TUTTI_SUM, root, NULL);
 }
-static int broadcast(struct handles *h) { return tutti_broadcast(h->job, A, COUNT, 0, NULL); }
 static int gather(struct handles *h) { return tutti_gather(h->job, A, COUNT, B, -1, NULL); }
 static int scatter(struct handles *h)
 {
@@ -62,11 +61,6 @@ static int alltoallv(struct handles *h)
 }
 static int add(struct handles *h) { return tutti_add(h->window, 0, 0, 1, A, NULL); }
 
-static int push(struct handles *h) { return tutti_table_push(h->table, A, NULL, NULL); }
-static int pull(struct handles *h) { return tutti_table_pull(h->table, A, NULL); }
-static int push_pull(struct handles *h) { return tutti_table_push_pull(h->table, A, NULL, B, NULL); }
-static int assign(struct handles *h) { return tutti_table_assign(h->table, A, NULL); }
-static int snapshot(struct handles *h) { return tutti_table_snapshot(h->table, A, NULL, NULL); }
 static int push_rows(struct handles *h) { return tutti_table_push_rows(h->rows, A, 1, B, NULL, NULL); }
 static int pull_rows(struct handles *h) { return tutti_table_pull_rows(h->rows, A, 1, B, NULL); }
 static int assign_rows(struct handles *h) { return tutti_table_assign_rows(h->rows, A, 1, B, NULL); }
@@ -165,12 +159,10 @@ static const struct refusal {
 	int (*call)(struct handles *);
 } refusals[] = {
 	{ "tutti_allreduce", 2, allreduce }, { "tutti_allreduce_tensors", 1, tensors }, { "tutti_reduce", 2, reduce },
-	{ "tutti_broadcast", 1, broadcast }, { "tutti_gather", 2, gather }, { "tutti_scatter", 2, scatter },
+	{ "tutti_gather", 2, gather }, { "tutti_scatter", 2, scatter },
 	{ "tutti_reduce_scatter", 2, reduce_scatter }, { "tutti_allgather", 2, allgather },
 	{ "tutti_allgatherv", 2, allgatherv }, { "tutti_alltoall", 2, alltoall }, { "tutti_alltoallv", 2, alltoallv },
-	{ "tutti_add", 1, add }, { "tutti_table_push", 1, push }, { "tutti_table_pull", 1, pull },
-	{ "tutti_table_push_pull", 2, push_pull }, { "tutti_table_assign", 1, assign },
-	{ "tutti_table_snapshot", 1, snapshot }, { "tutti_table_push_rows", 2, push_rows },
+	{ "tutti_add", 1, add }, { "tutti_table_push_rows", 2, push_rows },
 	{ "tutti_table_pull_rows", 2, pull_rows }, { "tutti_table_assign_rows", 2, assign_rows },
 	{ "tutti_table_refresh_rows", 2, refresh_rows }, { "tutti_table_pull_fresh", 2, pull_fresh },
 	{ "tutti_gradients_open", 1, gradients_open }, { "tutti_gradients_synchronize", 1, gradients_synchronize },
@@ -183,7 +175,8 @@ static const struct refusal {
 };
 static const char *const others[] = { /* take a GPU's memory, ... */
 	"tutti_alloc", "tutti_free", "tutti_window_open", "tutti_put", "tutti_get", "tutti_put_notify", "tutti_send",
-	"tutti_recv",
+	"tutti_recv", "tutti_broadcast", "tutti_table_push", "tutti_table_pull", "tutti_table_push_pull",
+	"tutti_table_assign", "tutti_table_snapshot",
 	/* ... or no memory that is moved: an argument of a callback, the place for a pointer */
 	"tutti_stream", "tutti_group_watch", "tutti_window_map", "tutti_on_wait", "tutti_own", "tutti_center_own",
 	"tutti_ea_center", "tutti_gossip_model", "tutti_controller_serve", "tutti_queue_receive",
@@ -193,7 +186,6 @@ static const char *const others[] = { /* take a GPU's memory, ... */
 
 static void open_handles(struct handles *h)
 {
-	const tutti_table_config dense = tutti_table_f32(COUNT, tutti_accumulate());
 	const tutti_table_config rows = tutti_table_rows(TUTTI_F32, COUNT, 2, tutti_accumulate());
 	const tutti_gossip_config gossip = tutti_gossip_defaults();
 	tutti_center_config center = tutti_center_easgd(1, 0.5);
@@ -201,7 +193,6 @@ static void open_handles(struct handles *h)
 
 	center.momentum = 0.9;
 	CHECK(!tutti_window_open(h->job, "w", h->host, BYTES, &h->window));
-	CHECK(!tutti_table_open(h->job, "dense", &dense, &h->table));
 	CHECK(!tutti_table_open(h->job, "rows", &rows, &h->rows));
 	CHECK(!tutti_gradients_open(h->job, &t, 1, 0, &h->gradients));
 	CHECK(!tutti_center_open(h->job, "c", &t, 1, &center, &h->center));
@@ -219,7 +210,6 @@ static void close_handles(struct handles *h)
 	tutti_center_close(h->center);
 	tutti_gradients_close(h->gradients);
 	tutti_table_close(h->rows);
-	tutti_table_close(h->table);
 	tutti_window_close(h->window);
 }
 
