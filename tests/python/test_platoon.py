@@ -51,7 +51,7 @@ class Variable:
 @pytest.fixture
 def start(tmp_path):
     """Gives start(program, *arguments, **environment): a process of the program, a function whose body is run, or a
-    text. Its result has the methods of Popen, and said(), which waits up to 30 s for the end and gives its output."""
+    text. Its result has the methods of Popen, and said(), which waits up to 60 s for the end and gives its output."""
     port, started = free_address().split(":")[1], []
 
     def run(program, *arguments, **environment):
@@ -66,7 +66,7 @@ def start(tmp_path):
             process = subprocess.Popen([sys.executable, "-u", str(script), *map(str, arguments)], stdout=file,
                                        stderr=file, stdin=subprocess.DEVNULL, cwd=str(tmp_path), env=env)
 
-        def said(status=0, timeout=30):
+        def said(status=0, timeout=60):
             try:
                 process.wait(timeout)
             except subprocess.TimeoutExpired:
@@ -76,7 +76,7 @@ def start(tmp_path):
             assert process.returncode == status, "status %s, not %s: %s" % (process.returncode, status, text)
             return text
 
-        def await_text(text, timeout=30):
+        def await_text(text, timeout=60):
             deadline = time.monotonic() + timeout
             while text not in output.read_text(errors="replace"):
                 assert process.poll() is None and time.monotonic() < deadline, output.read_text(errors="replace")
@@ -751,7 +751,8 @@ def test_more_workers_than_devices(start, tmp_path):
         try:
             Worker(PORT)
         except PlatoonError as e:
-            print(e)
+            print(e, flush=True)
+        time.sleep(60)  # the controller does not wait for this process
 
     def waiting():
         worker = Worker(PORT)
@@ -764,7 +765,7 @@ def test_more_workers_than_devices(start, tmp_path):
     workers = [start(waiting, THEANO_FLAGS="floatX=float32,device=b") for _ in range(2)]
     for worker in workers:
         worker.await_text("rank")
-    assert "2 devices, and each has its worker already" in start(refused).said()
+    start(refused).await_text("2 devices, and each has its worker already")
     (tmp_path / "enough").touch()
     said = sorted(worker.said() for worker in workers)
     assert "rank 0\nalive" in said[0] and "rank 1\nalive" in said[1], said

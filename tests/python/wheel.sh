@@ -71,6 +71,10 @@ from_source() { # in the last environment
 	(cd "$source/bindings/python" && find . ! -path '*/__pycache__*') | sort > before
 	PKG_CONFIG_PATH=$scratch/${pc%/*} env/bin/pip install -q --no-cache-dir "$source/bindings/python" > log 2>&1 ||
 		{ cat log; fail "pip does not build the package"; return; }
+	env/bin/pip install -q --no-cache-dir --no-deps "$source/bindings/python/compat" > log 2>&1 ||
+		{ cat log; fail "pip does not build the package of old names"; return; }
+	env/bin/python -c 'import channel, dpwa, multiverso, param_sync, platoon.channel' > log 2>&1 || fail "$(cat log)"
+	env/bin/platoon-launcher --help | grep -q experiment_name || fail "platoon-launcher"
 	(cd "$source/bindings/python" && find . ! -path '*/__pycache__*') | sort | diff before - ||
 		fail "pip leaves these in the source"
 	PATH=$scratch/env/bin:$(dirname "$(find "$scratch/installed" -type f -name tutti -perm -100)"):/usr/bin:/bin \

@@ -37,7 +37,7 @@ class SharedMemory:
     def __init__(self, name: str, size: Optional[int] = None) -> None:
         self.name = name
         new = os.O_CREAT | os.O_EXCL if size is not None else 0
-        self.fd = os.open(_path(name), os.O_RDWR | os.O_CLOEXEC | new, 0o600)
+        self.fd = os.open(_path(name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | new, 0o600)
         if size:
             self._reserve(size)
         self.size = os.fstat(self.fd).st_size
@@ -106,7 +106,7 @@ class Lock:
 
     def __init__(self, name: str) -> None:
         self.name, self._held = name, False
-        self._fd = os.open(_path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(_path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def acquire(self, timeout: Optional[float] = None) -> None:
         """Takes the lock. timeout: seconds; 0: does not wait; None: no limit. Raises PlatoonError."""

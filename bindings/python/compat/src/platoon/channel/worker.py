@@ -49,11 +49,13 @@ class Worker(SharedParams, metaclass=SingletonType):
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._handle_force_close)
         self._caller = Caller(control_port, socket_timeout / 1000)
-        self._job_uid = self.send_req("platoon-get_job_uid")
-        self._lock = _memory.Lock("%s_lock" % self._job_uid)
-        self._register_to_platoon()
-        if data_port:
-            self.init_mb_sock(data_port, data_hwm)
+        try:
+            self._register_to_platoon()
+            if data_port:
+                self.init_mb_sock(data_port, data_hwm)
+        except BaseException:
+            self.close()
+            raise
 
     # ---- requests ----
 
@@ -66,6 +68,8 @@ class Worker(SharedParams, metaclass=SingletonType):
         return self._caller.ask({"worker_id": self._worker_id, "req": req, "req_info": info})
 
     def _register_to_platoon(self) -> None:
+        self._job_uid = self.send_req("platoon-get_job_uid")
+        self._lock = _memory.Lock("%s_lock" % self._job_uid)
         found = re.findall(r"device=([^,]+)", os.environ.get("THEANO_FLAGS", ""))
         info = self.send_req("platoon-get_platoon_info",
                              {"device": found[-1] if found else None, "local_id": str(self._worker_id)})
