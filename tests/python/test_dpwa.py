@@ -404,7 +404,7 @@ def test_killed(cluster, tmp_path):
     time.sleep(0.5)
     cluster.start("w2", config, 2)
     cluster.await_all([(a, "w2.2") for a in ("w1", "w3", "w4")] + [("w2", b + ".1", 2) for b in ("w1", "w3", "w4")])
-    assert all(each["wait"] < 1.3 and each["send"] < 1 for each in cluster.finish())
+    assert all(each["wait"] < 1.5 and each["send"] < 1 for each in cluster.finish())
 
 
 def test_stopped(cluster, tmp_path):
@@ -422,7 +422,7 @@ def test_stopped(cluster, tmp_path):
     cluster.await_(lambda: all("got %s.1\n" % name in cluster.said("w2").split("was stopped")[1]
                                for name in ("w1", "w3")))
     for name, each in zip(names, cluster.finish()):
-        assert name == "w2" or (each["wait"] < 0.8 and each["send"] < 0.5), (name, each)
+        assert name == "w2" or (each["wait"] < 1 and each["send"] < 1), (name, each)
 
 
 def test_crowd(cluster, tmp_path):
