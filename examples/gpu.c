@@ -1,4 +1,4 @@
-/* gpu.c - puts, notifies and gets of memory that lies on GPUs: `tutti run -n 2 gpu`
+/* gpu.c - puts, notifies, gets and pushes of memory that lies on GPUs: `tutti run -n 2 gpu`
  *
  * Rank r uses GPU r modulo argv[1], the number of GPUs of the host (1). Tutti itself brings numbers to the GPU and
  * back, so that this program builds without CUDA; a program of yours launches kernels on the same memory. */
@@ -43,6 +43,23 @@ static void meet(tutti *job, tutti_window *window, const float *mine, float *hos
 	expect("what the right rank has", host, (float)(right + 1));
 }
 
+/* Each rank is a worker and a server of one table; what is pushed and pulled lies on the GPU. */
+static void push(tutti *job, tutti_window *window, const float *mine, float *theirs, float *host)
+{
+	int rank = tutti_rank(job), size = tutti_size(job);
+	tutti_table_config config = tutti_table_f32(COUNT, tutti_accumulate());
+	tutti_table *table;
+
+	check(tutti_table_open(job, "sum", &config, &table));
+	check(tutti_table_push(table, mine, NULL, NULL));
+	check(tutti_barrier(job, NULL));
+	check(tutti_table_pull(table, theirs, NULL));
+	check(tutti_get(window, rank, BYTES, host, BYTES, NULL));
+	expect("the sum of all pushes", host, (float)(size * (size + 1) / 2));
+	check(tutti_barrier(job, NULL));
+	tutti_table_close(table);
+}
+
 int main(int argc, char **argv)
 {
 	int gpus = argc > 1 ? atoi(argv[1]) : 1, err;
@@ -63,7 +80,9 @@ int main(int argc, char **argv)
 	if (!host)
 		return 1;
 	check(tutti_window_open(job, "vectors", memory, 2 * BYTES, &window));
-	meet(job, window, memory, host);
+	float *mine = memory, *theirs = mine + COUNT;
+	meet(job, window, mine, host);
+	push(job, window, mine, theirs, host);
 	printf("rank %d: all numbers are right\n", tutti_rank(job));
 	check(tutti_barrier(job, NULL)); /* nobody closes while another may still look */
 	tutti_window_close(window);

@@ -84,6 +84,35 @@ def test_windows_and_messages(ranks):
 
 
 @needs_fake
+def test_broadcasts_and_tables(ranks):
+    def program():
+        import numpy as np
+        import tutti
+        job = tutti.init()
+        memory, n = tutti.empty(70000, gpu=0), 70000
+        window, host = tutti.Window("memory", memory), np.empty(n, np.float32)
+
+        def here():
+            return window.get(host, job.rank)
+
+        window.put(np.full(n, job.rank + 1, np.float32), job.rank)
+        assert job.broadcast(memory, 1) is memory
+        assert (here() == 2).all()
+        x = memory if job.rank else np.zeros(n, np.float32)  # ranks may differ in the kind of their memory
+        job.broadcast(x, 1)
+        assert ((here() if job.rank else x) == 2).all()
+        table = tutti.Table("sum", n, "float32", tutti.accumulate())
+        table.push(memory)
+        job.barrier()
+        table.pull(out=memory)
+        assert (here() == 4).all()
+        assert (table.pull() == 4).all()
+        job.barrier()
+
+    ranks(2, program, env={"LD_LIBRARY_PATH": FAKE})
+
+
+@needs_fake
 def test_refused_by_the_library(ranks):
     def program():
         import pytest
