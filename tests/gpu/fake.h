@@ -33,8 +33,6 @@ enum { FAKE_CUDA_DEVICES = 2 };
 #define FAKE_CUDA_FUNCTIONS(X) \
 	X(cuCtxCreate_v2, (CUcontext *, unsigned flags, CUdevice)) \
 	X(cuCtxDestroy_v2, (CUcontext)) \
-	X(cuCtxGetCurrent, (CUcontext *)) \
-	X(cuCtxSetCurrent, (CUcontext)) \
 	X(cuMemAlloc_v2, (CUdeviceptr *, size_t len)) \
 	X(cuMemFree_v2, (CUdeviceptr)) \
 	X(cuMemAllocManaged, (CUdeviceptr *, size_t len, unsigned flags)) \

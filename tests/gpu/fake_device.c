@@ -28,27 +28,15 @@ int ordinal_of(int number)
 static const struct {
 	int attribute, value;
 } facts[] = {
-	{ 1, 1024 },  /* threads a block */
 	{ 16, 4 },    /* multiprocessors */
-	{ 19, 1 },    /* maps host memory */
-	{ 31, 1 },    /* concurrent kernels */
 	{ 33, 1 },    /* PCI bus; the device is its number */
-	{ 39, 2048 }, /* threads a multiprocessor */
-	{ 40, 2 },    /* copy engines */
 	{ 41, 1 },    /* unified addresses */
-	{ 75, 9 },    /* compute capability */
-	{ 83, 1 },    /* managed memory */
-	{ 91, 1 },    /* registered memory has one address */
 	{ 92, 1 },    /* stream memory operations */
-	{ 99, 1 },    /* registers host memory */
 	{ 102, 1 },   /* virtual memory management */
 	{ 103, 1 },   /* exports by POSIX descriptor */
 	{ 110, 1 },   /* gpuDirectRDMACapable */
-	{ 115, 1 },   /* memory pools */
-	{ 116, 1 },   /* GPUDirect RDMA */
 	{ 117, 1 },   /* cuFlushGPUDirectRDMAWrites */
 	{ 118, 0 },   /* writes of others need a flush */
-	{ 122, 1 },   /* 64-bit stream memory operations */
 	{ 124, 1 },   /* dma-buf */
 	{ 131, -1 },  /* NUMA node of the memory */
 	{ 134, 0 },   /* NUMA node of the host nearby */
@@ -129,7 +117,10 @@ SHOW CUresult cuGetErrorString(CUresult err, const char **out)
 
 /* ---- devices ---- */
 
-static bool is_device(int device) { return device >= 0 && device < device_count; }
+#define ENTER_DEVICE(needs) \
+	ENTER(needs); \
+	if (device < 0 || device >= device_count) \
+		return leave(101)
 
 SHOW CUresult cuDeviceGetCount(int *out)
 {
@@ -141,35 +132,27 @@ SHOW CUresult cuDeviceGetCount(int *out)
 SHOW CUresult cuDeviceGet(CUdevice *out, int ordinal)
 {
 	ENTER(NEEDS_INIT);
-	if (!is_device(ordinal))
-		return leave(101);
 	*out = ordinal;
-	return leave(0);
+	return leave(ordinal < 0 || ordinal >= device_count ? 101 : 0);
 }
 
 SHOW CUresult cuDeviceGetName(char *out, int len, CUdevice device)
 {
-	ENTER(NEEDS_INIT);
-	if (!is_device(device))
-		return leave(101);
+	ENTER_DEVICE(NEEDS_INIT);
 	snprintf(out, (size_t)len, "Fake GPU %d", devices[device].number);
 	return leave(0);
 }
 
 SHOW CUresult cuDeviceGetUuid_v2(CUuuid *out, CUdevice device)
 {
-	ENTER(NEEDS_INIT);
-	if (!is_device(device))
-		return leave(101);
+	ENTER_DEVICE(NEEDS_INIT);
 	*out = (CUuuid){ { 'f', 'a', 'k', 'e', 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, (char)devices[device].number } };
 	return leave(0);
 }
 
 SHOW CUresult cuDeviceGetAttribute(int *out, unsigned attribute, CUdevice device)
 {
-	ENTER(NEEDS_INIT);
-	if (!is_device(device))
-		return leave(101);
+	ENTER_DEVICE(NEEDS_INIT);
 	if (!attribute || attribute >= ATTRIBUTES)
 		return leave(1);
 	*out = devices[device].attribute[attribute];
@@ -178,18 +161,14 @@ SHOW CUresult cuDeviceGetAttribute(int *out, unsigned attribute, CUdevice device
 
 SHOW CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device)
 {
-	ENTER(NEEDS_INIT);
-	if (!is_device(device))
-		return leave(101);
+	ENTER_DEVICE(NEEDS_INIT);
 	*out = (size_t)8 << 30;
 	return leave(0);
 }
 
 SHOW CUresult cuDeviceCanAccessPeer(int *out, CUdevice device, CUdevice peer)
 {
-	ENTER(NEEDS_INIT);
-	if (!is_device(device) || !is_device(peer))
-		return leave(101);
+	ENTER_DEVICE(NEEDS_INIT);
 	*out = can_reach && device != peer;
 	return leave(0);
 }
@@ -198,9 +177,7 @@ SHOW CUresult cuDeviceCanAccessPeer(int *out, CUdevice device, CUdevice peer)
 
 SHOW CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
-	ENTER(NEEDS_INIT | IS_SLOW);
-	if (!is_device(device))
-		return leave(101);
+	ENTER_DEVICE(NEEDS_INIT | IS_SLOW);
 	if (devices[device].err)
 		return leave(devices[device].err);
 	*out = &devices[device].primary;
@@ -214,9 +191,7 @@ SHOW CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 
 SHOW CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-	ENTER(NEEDS_INIT | IS_SLOW);
-	if (!is_device(device))
-		return leave(101);
+	ENTER_DEVICE(NEEDS_INIT | IS_SLOW);
 	if (!devices[device].primary.uses)
 		return leave(201);
 	if (!--devices[device].primary.uses) {
@@ -228,10 +203,9 @@ SHOW CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 SHOW CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
 {
-	ENTER(NEEDS_INIT | IS_SLOW);
-	(void)flags;
-	if (!is_device(device) || depth == STACK)
-		return leave(101);
+	ENTER_DEVICE(NEEDS_INIT | IS_SLOW);
+	if (flags || depth == STACK)
+		return leave(1);
 	*out = make(OF_CONTEXT, sizeof **out);
 	**out = (struct CUctx_st){ .device = device, .uses = 1 };
 	(*out)->legacy = new_legacy(*out);
@@ -278,21 +252,5 @@ SHOW CUresult cuCtxGetDevice(CUdevice *out)
 	if (!depth)
 		return leave(201);
 	*out = ordinal_of(current()->device);
-	return leave(0);
-}
-
-SHOW CUresult cuCtxGetCurrent(CUcontext *out)
-{
-	ENTER(NEEDS_INIT);
-	*out = current();
-	return leave(0);
-}
-
-SHOW CUresult cuCtxSetCurrent(CUcontext ctx)
-{
-	ENTER(NEEDS_INIT);
-	depth -= depth > 0;
-	if (ctx)
-		stack[depth++] = ctx;
 	return leave(0);
 }

@@ -67,7 +67,7 @@ void hide_bytes(char *at, size_t len)
 		bug("device memory cannot be unmapped: %s", strerror(errno));
 }
 
-static void make_garbage(char *bytes, size_t len)
+void make_garbage(char *bytes, size_t len)
 {
 	size_t some = len < 65536 ? len : 65536;
 
@@ -168,14 +168,18 @@ SHOW CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t len)
 
 static bool is_unused(const void *r) { return !((const struct range *)r)->uses; }
 
-static void free_device_memory(struct range *r)
+static void give_back(struct range *r)
 {
 	char *page = r->base - (uintptr_t)r->base % PAGE;
 	size_t len = round_up((size_t)(r->base - page) + r->len);
 
-	hide_bytes(page, len);
-	if (fallocate(heap, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, page - window, (off_t)len))
-		bug("device memory cannot be given back: %s", strerror(errno));
+	if (r->is != OF_DEVICE) {
+		munmap(page, len);
+	} else {
+		hide_bytes(page, len);
+		if (fallocate(heap, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, page - window, (off_t)len))
+			bug("device memory cannot be given back: %s", strerror(errno));
+	}
 	remove_range(r);
 }
 
@@ -183,22 +187,12 @@ SHOW CUresult cuMemFree_v2(CUdeviceptr at)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
 	struct range *r = range_at((void *)at, OF_DEVICE);
-	struct range *managed = r ? NULL : range_at((void *)at, MANAGED);
 
-	if (!at)
-		return leave(0);
-	if (!r && !managed)
-		return leave(1);
-	err = wait_for(r ? r->ctx : managed->ctx, is_unused, r ? r : managed);
-	if (err)
-		return leave(err);
-	if (r) {
-		free_device_memory(r);
-		return leave(0);
-	}
-	munmap(managed->base, round_up(managed->len));
-	remove_range(managed);
-	return leave(0);
+	if (!r && !(r = range_at((void *)at, MANAGED)))
+		return leave(at != 0);
+	if (!(err = wait_for(r->ctx, is_unused, r)))
+		give_back(r);
+	return leave(err);
 }
 
 static void *map_host(size_t len)
@@ -242,8 +236,7 @@ SHOW CUresult cuMemFreeHost(void *at)
 	if (!r)
 		return leave(1);
 	settle(r, "cuMemFreeHost");
-	munmap(r->base, round_up(r->len));
-	remove_range(r);
+	give_back(r);
 	return leave(0);
 }
 
@@ -272,42 +265,24 @@ SHOW CUresult cuMemHostUnregister(void *at)
 
 /* ---- what a pointer is ---- */
 
-/* 0: nobody; 1: read; 3: write, too */
-static unsigned access_of(const struct range *r)
-{
-	if (!current() || (r->is == OF_DEVICE && r->device != current()->device))
-		return 0;
-	return r->is == MAPPED ? r->access[current()->device] : 3;
-}
-
 /* Every attribute of the list can be asked of every pointer; of one that is none of ours they are all 0 or NULL. */
 static int tell(void *out, unsigned attribute, const struct range *r, char *at)
 {
-	bool is_host = r && (r->is == PINNED || r->is == REGISTERED);
 	char *base = r ? r->base : NULL;
-	size_t len = r ? r->len : 0;
+	size_t len = r ? r->len : 0, reserved = len;
 
 	switch (attribute) {
 	case 1: *(CUcontext *)out = r ? r->ctx : NULL; break;
-	case 2: *(unsigned *)out = !r ? 0 : is_host ? 1 : 2; break;
-	case 3: *(CUdeviceptr *)out = r ? (CUdeviceptr)at : 0; break;
-	case 4: *(void **)out = is_host || (r && r->is == MANAGED) ? at : NULL; break;
-	case 6: *(unsigned *)out = 0; break;
+	case 2: *(unsigned *)out = !r ? 0 : r->is == PINNED || r->is == REGISTERED ? 1 : 2; break;
 	case 7: *(uint64_t *)out = r ? r->id : 0; break;
 	case 8: *(unsigned *)out = r && r->is == MANAGED; break;
 	case 9: *(int *)out = r ? r->device : -2; break;
-	case 10: *(unsigned *)out = r && r->is == OF_DEVICE; break;
-	case 11: *(CUdeviceptr *)out = r && r->is == MAPPED ? reservation_of(at, &len) : (CUdeviceptr)base; break;
+	case 11: *(CUdeviceptr *)out = r && r->is == MAPPED ? reservation_of(at, &reserved) : (CUdeviceptr)base; break;
 	case 12:
 		if (r && r->is == MAPPED)
-			reservation_of(at, &len);
-		*(size_t *)out = len;
+			reservation_of(at, &reserved);
+		*(size_t *)out = reserved;
 		break;
-	case 13: *(unsigned *)out = r != NULL; break;
-	case 14: *(uint64_t *)out = r && r->is == MAPPED && r->handle->exports; break;
-	case 15: *(unsigned *)out = r && (r->is == OF_DEVICE || (r->is == MAPPED && r->handle->rdma)); break;
-	case 16: *(unsigned *)out = r ? access_of(r) : 0; break;
-	case 17: *(void **)out = NULL; break;
 	case 18: *(size_t *)out = len; break;
 	case 19: *(CUdeviceptr *)out = (CUdeviceptr)base; break;
 	default: return 1;

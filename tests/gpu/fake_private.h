@@ -67,7 +67,7 @@ enum memory { OF_DEVICE, MAPPED, MANAGED, PINNED, REGISTERED };
 struct handle { /* physical memory: cuMemCreate */
 	int fd, device, refs;
 	size_t len;
-	bool exports, rdma;
+	bool exports, fresh; /* fresh: nobody has mapped it yet */
 };
 struct range {
 	enum memory is;
@@ -91,6 +91,7 @@ bool overlaps(const char *at, size_t len); /* a live range */
 char *take_addresses(size_t len, size_t alignment);
 void show_bytes(char *at, size_t len, int fd, off_t offset);
 void hide_bytes(char *at, size_t len);
+void make_garbage(char *bytes, size_t len);
 CUdeviceptr reservation_of(const char *at, size_t *len); /* of fake_vmm.c */
 
 /* ---- fake_stream.c ---- */

@@ -301,6 +301,12 @@ static struct CUstream_st *find_stream(CUstream stream)
 	return NULL;
 }
 
+#define ENTER_STREAM(needs) \
+	ENTER(needs); \
+	struct CUstream_st *s = find_stream(stream); \
+	if (!s) \
+		return leave(400)
+
 static struct CUstream_st *capturing_beside(const struct CUstream_st *s)
 {
 	for (struct CUstream_st *other = streams; s->legacy && other; other = other->next)
@@ -382,18 +388,18 @@ static int find_side(struct work *w, uintptr_t at, size_t len, bool write, char 
 	return 0;
 }
 
-static int start_copy(CUstream stream, uintptr_t to, uintptr_t from, size_t len, const char *call)
+/* A copy, or a fill (from: 0). Takes the work. */
+static int start_move(CUstream stream, struct work *w, uintptr_t to, uintptr_t from, size_t len, const char *call)
 {
 	struct CUstream_st *s = find_stream(stream);
-	struct work *w = new_work(COPY);
 	bool pinned = true;
 	char *source = NULL;
-	int err = !s || s->ctx != current() ? 400 : 0;
+	int err = !s || s->ctx != current() ? 400 : !len ? 0 : find_side(w, to, len, true, &w->to, &pinned);
 
-	if (!err && len)
-		err = find_side(w, to, len, true, &w->to, &pinned);
-	if (!err && len)
+	if (!err && len && w->what == COPY)
 		err = find_side(w, from, len, false, &source, &pinned);
+	else if (!err && len && !w->holds[0])
+		err = 1;
 	if (err || !len) {
 		forget_work(w);
 		return err;
@@ -405,73 +411,54 @@ static int start_copy(CUstream stream, uintptr_t to, uintptr_t from, size_t len,
 	return start(s, w);
 }
 
-static int copy_now(uintptr_t to, uintptr_t from, size_t len, const char *call)
+static struct work *new_fill(unsigned char value)
 {
-	int err = start_copy(NULL, to, from, len, call);
+	struct work *w = new_work(FILL);
 
-	return err ? err : wait_for(current(), is_idle, current()->legacy);
+	w->value = value;
+	return w;
 }
+
+static int wait_for_legacy(int err) { return err ? err : wait_for(current(), is_idle, current()->legacy); }
 
 SHOW CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream)
 {
 	ENTER(NEEDS_CONTEXT);
-	return leave(start_copy(stream, to, from, len, __func__));
+	return leave(start_move(stream, new_work(COPY), to, from, len, __func__));
 }
 
 SHOW CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t len)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	return leave(copy_now(to, (uintptr_t)from, len, __func__));
+	return leave(wait_for_legacy(start_move(NULL, new_work(COPY), to, (uintptr_t)from, len, __func__)));
 }
 
 SHOW CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t len)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	return leave(copy_now((uintptr_t)to, from, len, __func__));
-}
-
-static int start_fill(CUstream stream, uintptr_t to, unsigned char value, size_t len)
-{
-	struct CUstream_st *s = find_stream(stream);
-	struct work *w = new_work(FILL);
-	bool pinned = true;
-	int err = !s || s->ctx != current() ? 400 : !len ? 0 : find_side(w, to, len, true, &w->to, &pinned);
-
-	if (!err && len && !w->holds[0])
-		err = 1;
-	if (err || !len) {
-		forget_work(w);
-		return err;
-	}
-	w->value = value;
-	w->len = len;
-	return start(s, w);
+	return leave(wait_for_legacy(start_move(NULL, new_work(COPY), (uintptr_t)to, from, len, __func__)));
 }
 
 SHOW CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t len, CUstream stream)
 {
 	ENTER(NEEDS_CONTEXT);
-	return leave(start_fill(stream, to, value, len));
+	return leave(start_move(stream, new_fill(value), to, 0, len, __func__));
 }
 
 SHOW CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t len)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	err = start_fill(NULL, to, value, len);
-	return leave(err ? err : wait_for(current(), is_idle, current()->legacy));
+	return leave(wait_for_legacy(start_move(NULL, new_fill(value), to, 0, len, __func__)));
 }
 
 SHOW CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags)
 {
-	ENTER(NEEDS_CONTEXT);
-	struct CUstream_st *s = find_stream(stream);
+	ENTER_STREAM(NEEDS_CONTEXT);
 	struct work *w;
 	bool pinned = true;
 
-	if (!s || s->ctx != current())
-		return leave(400);
-	if (!devices[s->ctx->device].attribute[92])
-		return leave(801);
+	if (s->ctx != current() || !devices[s->ctx->device].attribute[92])
+		return leave(s->ctx != current() ? 400 : 801);
 	w = new_work(WRITE);
 	if (flags || at % 4 || find_side(w, at, 4, true, &w->to, &pinned) || !pinned) {
 		forget_work(w);
@@ -483,11 +470,10 @@ SHOW CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, unsigned 
 
 SHOW CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *arg)
 {
-	ENTER(NEEDS_CONTEXT);
-	struct CUstream_st *s = find_stream(stream);
+	ENTER_STREAM(NEEDS_CONTEXT);
 	struct work *w;
 
-	if (!s || s->ctx != current())
+	if (s->ctx != current())
 		return leave(400);
 	w = new_work(CALL);
 	w->fn = fn;
@@ -555,10 +541,8 @@ SHOW CUresult cuStreamCreate(CUstream *out, unsigned flags)
 /* Work that was started goes on. */
 SHOW CUresult cuStreamDestroy_v2(CUstream stream)
 {
-	ENTER(NEEDS_INIT | IS_SLOW);
-	struct CUstream_st *s = find_stream(stream);
-
-	if (!s || s->legacy)
+	ENTER_STREAM(NEEDS_INIT | IS_SLOW);
+	if (s->legacy)
 		return leave(400);
 	uncount(OF_STREAM);
 	s->dying = true;
@@ -569,10 +553,8 @@ SHOW CUresult cuStreamDestroy_v2(CUstream stream)
 
 SHOW CUresult cuStreamQuery(CUstream stream)
 {
-	ENTER(NEEDS_CONTEXT | IS_UNSAFE);
-	struct CUstream_st *s = find_stream(stream);
-
-	return leave(!s ? 400 : error_of(s->ctx) ? error_of(s->ctx) : s->head ? NOT_READY : 0);
+	ENTER_STREAM(NEEDS_CONTEXT | IS_UNSAFE);
+	return leave(error_of(s->ctx) ? error_of(s->ctx) : s->head ? NOT_READY : 0);
 }
 
 /* A failure that a test has asked for comes when the work has ended, as those of a device do. */
@@ -588,11 +570,7 @@ SHOW CUresult cuStreamSynchronize(CUstream stream)
 
 SHOW CUresult cuStreamGetCtx(CUstream stream, CUcontext *out)
 {
-	ENTER(NEEDS_CONTEXT);
-	struct CUstream_st *s = find_stream(stream);
-
-	if (!s)
-		return leave(400);
+	ENTER_STREAM(NEEDS_CONTEXT);
 	*out = s->ctx;
 	return leave(0);
 }
@@ -640,11 +618,10 @@ SHOW CUresult cuEventDestroy_v2(CUevent event)
 
 SHOW CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-	ENTER(NEEDS_CONTEXT);
-	struct CUstream_st *s = find_stream(stream);
+	ENTER_STREAM(NEEDS_CONTEXT);
 	struct work *w;
 
-	if (!event || !s || s->ctx != event->ctx)
+	if (!event || s->ctx != event->ctx)
 		return leave(400);
 	w = new_work(RECORD);
 	w->event = event;
@@ -658,11 +635,10 @@ SHOW CUresult cuEventRecord(CUevent event, CUstream stream)
 
 SHOW CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
-	ENTER(NEEDS_CONTEXT);
-	struct CUstream_st *s = find_stream(stream);
+	ENTER_STREAM(NEEDS_CONTEXT);
 	struct work *w;
 
-	if (!event || !s || flags)
+	if (!event || flags)
 		return leave(flags ? 1 : 400);
 	w = new_work(WAIT);
 	w->event = event;
@@ -711,26 +687,16 @@ SHOW CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 
 SHOW CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *out)
 {
-	ENTER(NEEDS_CONTEXT);
-	struct CUstream_st *s = find_stream(stream);
-
-	if (!s)
-		return leave(400);
-	if (capturing_beside(s))
-		return leave(906);
+	ENTER_STREAM(NEEDS_CONTEXT);
 	*out = s->capture;
-	return leave(0);
+	return leave(capturing_beside(s) ? 906 : 0);
 }
 
 SHOW CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 {
-	ENTER(NEEDS_CONTEXT);
-	struct CUstream_st *s = find_stream(stream);
-
-	if (!s || mode > 2)
-		return leave(s ? 1 : 400);
-	if (s->legacy || s->capture)
-		return leave(900);
+	ENTER_STREAM(NEEDS_CONTEXT);
+	if (s->legacy || s->capture || mode > 2)
+		return leave(mode > 2 ? 1 : 900);
 	s->capture = 1;
 	s->mode = mode;
 	s->capturer = pthread_self();
@@ -739,11 +705,9 @@ SHOW CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 
 SHOW CUresult cuStreamEndCapture(CUstream stream, void **graph)
 {
-	ENTER(NEEDS_CONTEXT);
-	struct CUstream_st *s = find_stream(stream);
-
-	if (!s || !s->capture)
-		return leave(s ? 401 : 400);
+	ENTER_STREAM(NEEDS_CONTEXT);
+	if (!s->capture)
+		return leave(401);
 	err = s->capture == 2 ? 901 : 0;
 	s->capture = 0;
 	*graph = err ? NULL : s;

@@ -70,15 +70,6 @@ static void release(struct handle *h)
 	drop(OF_HANDLE, h);
 }
 
-static void fill_with_garbage(int fd, off_t at)
-{
-	char page[PAGE];
-
-	memset(page, 0xa5, sizeof page);
-	if (pwrite(fd, page, sizeof page, at) != sizeof page)
-		bug("device memory cannot be written");
-}
-
 SHOW CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t len, const CUmemAllocationProp *prop,
                           unsigned long long flags)
 {
@@ -101,11 +92,9 @@ SHOW CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t len, const C
 			close(fd);
 		return leave(2);
 	}
-	fill_with_garbage(fd, 0);
-	fill_with_garbage(fd, (off_t)(len - PAGE));
 	h = new_handle(fd, prop->location.id, len);
+	h->fresh = true;
 	h->exports = prop->requestedHandleTypes;
-	h->rdma = prop->allocFlags.gpuDirectRDMACapable;
 	*out = (CUmemGenericAllocationHandle)(uintptr_t)h;
 	return leave(0);
 }
@@ -221,6 +210,9 @@ SHOW CUresult cuMemMap(CUdeviceptr at, size_t len, size_t offset, CUmemGenericAl
 	r = add_range(MAPPED, base, len, h->device, NULL);
 	r->handle = h;
 	h->refs++;
+	if (h->fresh)
+		make_garbage(reachable(r, base), len);
+	h->fresh = false;
 	return leave(0);
 }
 
