@@ -44,6 +44,11 @@ static const struct part {
 #else
 	{ "hwloc", false, "--topology shows no caches and no devices" },
 #endif
+#ifdef HAVE_GPU_KERNELS
+	{ "cuda", true, NULL },
+#else
+	{ "cuda", false, "GPUs do not average: there are no kernels for them" },
+#endif
 };
 
 enum { DEVICES_MAX = 64 };
