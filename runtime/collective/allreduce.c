@@ -6,9 +6,13 @@
  * operands. So all ranks must choose the same algorithm. TUTTI_ALLREDUCE sets one; else an all-reduce is direct if
  * all ranks share a segment, hierarchical if the ranks of each of several hosts do, and otherwise follows the model,
  * which rank 0 gives to all.
+ *
+ * A sum of f16 or bf16 is made in f32 and rounded once, at the end. Direct does so by itself. For all others the
+ * vector is copied to f32, which travels, and back.
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
+#include "kernel/kernel.h"
 #include "member/member.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,12 +61,68 @@ static const struct tt_algorithm *choose_for(const struct tutti *group, const st
 
 static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
 
+static bool rounds(tutti_type type, tutti_rule rule)
+{
+	return (type == TUTTI_F16 || type == TUTTI_BF16) &&
+	       (rule == TUTTI_SUM || rule == TUTTI_AVERAGE || rule == TUTTI_PRODUCT);
+}
+
+static bool is_short(const struct tt_settings *s) { return *tt_setting(s, TT_PARTIALS) == 's'; }
+
+static int widen(struct tt_allreduce *a)
+{
+	struct tt_exchange *x = &a->all;
+	struct tt_run r;
+	size_t len = x->count * sizeof(float);
+	char *room = tt_scratch_take(&a->coll.job->scratch, len);
+
+	if (!room)
+		return tt_fail(-ENOMEM, "no memory for %zu bytes of partial sums: TUTTI_PARTIALS=short needs none",
+		               len);
+	a->coll.room = room;
+	a->coll.room_len = len;
+	a->narrow = *x;
+	for (size_t at = 0, end = x->count * x->width; at < end; at += r.len) {
+		r = tt_vector_run(&x->vector, at, end - at);
+		tt_to_f32(room + 2 * at, r.in, r.len / x->width, x->type);
+	}
+	x->vector = tt_vector_at(room);
+	x->width = sizeof(float);
+	x->type = TUTTI_F32;
+	return 0;
+}
+
+static void narrow(const struct tt_allreduce *a)
+{
+	const struct tt_exchange *x = &a->narrow;
+	const char *room = a->coll.room;
+	struct tt_run r;
+
+	for (size_t at = 0, end = x->count * x->width; at < end; at += r.len) {
+		r = tt_vector_run(&x->vector, at, end - at);
+		if (r.out)
+			tt_from_f32(r.out, room + 2 * at, r.len / x->width, x->type);
+	}
+}
+
+static const struct tt_algorithm *choose_any(const struct tt_allreduce *a)
+{
+	if (a->root >= 0 && a->coll.n > 1 && bytes_of(a))
+		return tt_segment_open(a->coll.group) ? &tt_direct : &tt_tree;
+	return choose_for(a->coll.group, a->forced, bytes_of(a));
+}
+
 static int choose(struct tt_allreduce *a)
 {
+	bool wide = a->coll.n > 1 && a->all.count && rounds(a->all.type, a->all.rule) &&
+	            !is_short(&a->coll.job->settings);
+	const struct tt_algorithm *is = choose_any(a);
+	int err = wide && is != &tt_direct ? widen(a) : 0;
+
 	a->coll.undecided = false;
-	a->all.is = choose_for(a->coll.group, a->forced, bytes_of(a));
-	if (a->root >= 0 && a->coll.n > 1 && bytes_of(a))
-		a->all.is = tt_segment_open(a->coll.group) ? &tt_direct : &tt_tree;
+	if (err)
+		return err;
+	a->all.is = choose_any(a);
 	return a->all.is->begin(&a->all);
 }
 
@@ -96,7 +156,10 @@ static int advance(struct tt_coll *c)
 	}
 	if (!err && c->me == 0 && a->all.is != &tt_direct)
 		tt_model_tell(a);
-	return err ? err : a->all.is->advance(&a->all);
+	known = err ? err : a->all.is->advance(&a->all);
+	if (known > 0 && a->coll.room)
+		narrow(a);
+	return known;
 }
 
 static void release(struct tt_coll *c)
@@ -158,7 +221,7 @@ static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchan
 {
 	const struct tt_settings *s = &group->job->settings;
 	uint64_t same = (uint64_t)how << 32 | (uint64_t)x->type << 24 | (uint64_t)x->rule << 16 |
-	                (uint64_t)tt_model_measures(s) << 8 |
+	                (uint64_t)is_short(s) << 9 | (uint64_t)tt_model_measures(s) << 8 |
 	                (uint8_t)tt_setting(s, TT_ALLREDUCE)[2]; /* the third letter tells the algorithms apart */
 	struct tt_allreduce *a = (void *)tt_coll_new(group, sizeof *a, kind, x->count, same);
 
@@ -285,6 +348,11 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 	tt_lock(group->job);
 	model = tt_model_of(group);
 	is = choose_for(group, forced(group->job), bytes);
+	if (is != &tt_direct && rounds(type, rule) && !is_short(&group->job->settings)) {
+		bytes *= sizeof(float) / width; /* they travel as f32 */
+		width = sizeof(float);
+		is = choose_for(group, forced(group->job), bytes);
+	}
 	tt_unlock(group->job);
 	const char *set = is == forced(group->job) ? " (as set)" : "";
 	if (is == &tt_direct) {

@@ -151,6 +151,7 @@ static void end(struct tt_coll *c)
 	unpin(c);
 	tt_shadow_close(&c->shadow);
 	tt_operation_end(r, c->err);
+	tt_scratch_give(&c->job->scratch, c->room, c->room_len);
 	free(c->notified_by);
 	free(c);
 }

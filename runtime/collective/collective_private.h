@@ -111,6 +111,8 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 	bool may_leave_messages;    /* it may end before all messages for it have been taken */
 	int err, culprit;           /* culprit: the job's rank to name, or -1 */
 	uint32_t *notified_by;      /* notifies that have come, at [2 * seat + lane]; NULL: none are expected */
+	void *room;                 /* scratch memory in which others may put, until the end; NULL: none */
+	size_t room_len;
 	void *taken;                /* the message that the last take returned, if it is to be freed */
 	struct tt_timer stale;      /* runs while a rank has given up and the reason is not known yet */
 };
@@ -424,6 +426,7 @@ struct tt_allreduce {
 	const struct tt_algorithm *forced; /* by TUTTI_ALLREDUCE; NULL: auto */
 	int root;                   /* which alone gets the result; -1: all do */
 	struct tt_part *parts;      /* of the vector, or NULL */
+	struct tt_exchange narrow;  /* where the vector is an f32 copy of one of f16 or bf16: that one; else zeroed */
 	char *partial;              /* what this rank has combined on the way to the root, or NULL */
 	union {
 		struct tt_direct direct;

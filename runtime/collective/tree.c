@@ -72,7 +72,7 @@ static int begin(struct tt_exchange *x)
 	struct tt_family f = is_long ? chain_of(x->n, x->me, a->root) : tt_family_of(x->n, x->me, a->root);
 	int err;
 
-	if (f.parent >= 0 && f.children && !(a->partial = x->vector.out = malloc(bytes)))
+	if (f.parent >= 0 && f.children && !x->vector.out && !(a->partial = x->vector.out = malloc(bytes)))
 		return tt_fail(-ENOMEM, "no memory for %zu bytes on their way to rank %d", bytes, a->root);
 	err = tt_exchange_begin(x, tt_max(f.children, 1), f.children + 1);
 	if (!err)

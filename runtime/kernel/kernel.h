@@ -36,6 +36,8 @@ void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t cou
 /* Between f32 and bf16, at any alignment; to and from do not overlap. Narrowing rounds to the nearest, ties to even. */
 void tt_widen(void *to, const void *from, size_t count);
 void tt_narrow(void *to, const void *from, size_t count);
+void tt_to_f32(void *to, const void *from, size_t count, tutti_type); /* likewise, of f16 or bf16 (half.c) */
+void tt_from_f32(void *to, const void *from, size_t count, tutti_type);
 const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL: none */
 
 /* ---- norm.c ---- */

@@ -8,6 +8,7 @@
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
 #include "transport/sim/sim.h"
+#include <math.h>
 
 #if TT_TSAN
 enum {
@@ -157,6 +158,29 @@ static void combine_hosts(tutti *job, struct vectors *v)
 	}
 }
 
+/* Sums of 16-bit types are made in f32, and rounded once. */
+static bool widen_vectors(const struct vectors *v, struct vectors *wide)
+{
+	if ((v->type != TUTTI_F16 && v->type != TUTTI_BF16) || v->rule == TUTTI_MAX || v->rule == TUTTI_MIN ||
+	    v->n == 1)
+		return false;
+	*wide = *v;
+	wide->type = TUTTI_F32;
+	wide->width = sizeof(float);
+	for (int i = 0; i < v->n; i++) {
+		wide->of[i] = must(malloc(v->count * sizeof(float) + 1));
+		tt_to_f32(wide->of[i], v->of[i], v->count, v->type);
+	}
+	return true;
+}
+
+static void narrow_vector(struct vectors *v, int of, struct vectors *wide)
+{
+	tt_from_f32(v->of[of], wide->of[of], v->count, v->type);
+	for (int i = 0; i < v->n; i++)
+		free(wide->of[i]);
+}
+
 static const char *algorithm_of(tutti *job) { return tt_setting(&job->job->settings, TT_ALLREDUCE); }
 
 enum { ODDLY = 12 }; /* bytes into a page */
@@ -176,10 +200,16 @@ static char *memory_for(tutti *job, size_t bytes, int turn)
 static void combine_all(tutti *job, struct vectors *v)
 {
 	bool average = v->rule == TUTTI_AVERAGE;
+	struct vectors wide;
 
 	if (tt_segment_open(job)) {
 		combine_ranks(v);
 		return; /* an average is divided already */
+	}
+	if (widen_vectors(v, &wide)) {
+		combine_all(job, &wide);
+		narrow_vector(v, 0, &wide);
+		return;
 	}
 	if (tt_coll_group(job)->model.by_host)
 		combine_hosts(job, v);
@@ -301,6 +331,91 @@ static void program_all(tutti *job)
 		check_allreduce_as(job, 100003, TUTTI_F32, TUTTI_SUM, way);
 		check_allreduce_as(job, 70001, TUTTI_BF16, TUTTI_AVERAGE, way);
 	}
+}
+
+/* ---- how exact f16 and bf16 are ---- */
+
+enum { HALVES = 40001 };
+
+/* Of one sign. Sums stay finite, and so do averages, the sums of which would not. */
+static void fill_halves(float *x, int rank, tutti_rule rule, size_t count)
+{
+	uint64_t random = 88172645463325252ull + (uint64_t)rank;
+	float low = rule == TUTTI_SUM ? 1 : 30000, wide = rule == TUTTI_SUM ? 6000 : 30000;
+
+	for (size_t i = 0; i < count; i++) {
+		random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+		x[i] = (float)(random >> 40) / (1 << 24) * wide + low;
+	}
+}
+
+static bool is_exact(const uint16_t *got, const double *sum, tutti_type type, double by)
+{
+	int fraction = type == TUTTI_F16 ? 10 : 7, exponent;
+	bool good = true;
+	float x;
+
+	for (size_t i = 0; i < HALVES; i++) {
+		tt_to_f32(&x, &got[i], 1, type);
+		frexp(sum[i] / by, &exponent);
+		good &= fabs((double)x - sum[i] / by) <= ldexp(1, exponent - 1 - fraction); /* not if it is infinite */
+	}
+	return good;
+}
+
+static bool is_same_everywhere(tutti *job, const uint16_t *got)
+{
+	uint32_t hash = tt_hash(TT_HASH, got, HALVES * sizeof *got), of[RANKS_MAX];
+	bool same = true;
+
+	CHECK(tutti_allgather(job, &hash, sizeof hash, of, NULL) == 0);
+	for (int r = 0; r < tutti_size(job); r++)
+		same &= of[r] == hash;
+	return same;
+}
+
+static void check_halves(tutti *job, tutti_type type, tutti_rule rule)
+{
+	uint16_t *mine = must(malloc(HALVES * sizeof *mine)), *got = must(malloc(HALVES * sizeof *got)),
+		 *again = must(malloc(HALVES * sizeof *again));
+	double *sum = must(calloc(HALVES, sizeof *sum));
+	float *x = must(malloc(HALVES * sizeof *x));
+
+	for (int r = 0; r < tutti_size(job); r++) {
+		fill_halves(x, r, rule, HALVES);
+		tt_from_f32(again, x, HALVES, type);
+		tt_to_f32(x, again, HALVES, type);
+		for (size_t i = 0; i < HALVES; i++)
+			sum[i] += (double)x[i];
+		if (r == tutti_rank(job))
+			memcpy(mine, again, HALVES * sizeof *mine);
+	}
+	CHECK(tutti_allreduce(job, mine, got, HALVES, type, rule, NULL) == 0);
+	CHECK(tutti_allreduce(job, mine, again, HALVES, type, rule, NULL) == 0);
+	CHECK(is_exact(got, sum, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
+	CHECK(memcmp(got, again, HALVES * sizeof *got) == 0 && is_same_everywhere(job, got));
+	CHECK(tutti_reduce(job, mine, again, HALVES, type, rule, 0, NULL) == 0);
+	CHECK(tutti_rank(job) || is_exact(again, sum, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
+	free(mine);
+	free(got);
+	free(again);
+	free(sum);
+	free(x);
+}
+
+static void program_halves(tutti *job)
+{
+	for (int i = 0; i < 4; i++)
+		check_halves(job, i % 2 ? TUTTI_F16 : TUTTI_BF16, i / 2 ? TUTTI_SUM : TUTTI_AVERAGE);
+}
+
+static void test_halves(void)
+{
+	on_wires(program_halves, "auto");
+	on_wires(program_halves, "ring");
+	for (struct ranks run = { .size = 4, .wire = "sim", .hosts = 2, .program = program_halves }; run.size <= 9;
+	     run.size += 5)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
 /* Whoever sleeps until the last one comes is woken by it, and not by the next heartbeat. */
@@ -479,7 +594,13 @@ static void test_bad_tensors(void)
 static void combine_to(struct vectors *v, int root)
 {
 	bool chain = v->count * v->width / (size_t)v->n > 128 * 1024;
+	struct vectors wide;
 
+	if (widen_vectors(v, &wide)) {
+		combine_to(&wide, root);
+		narrow_vector(v, root, &wide);
+		return;
+	}
 	for (int step = 1; !chain && step < v->n; step *= 2)
 		for (int i = 0; i + step < v->n; i += 2 * step)
 			combine(v, v->of[(root + i) % v->n], v->of[(root + i + step) % v->n], 0, v->count);
@@ -1902,6 +2023,7 @@ static CU_TestInfo allreduce_tests[] = {
 	{ "direct", test_direct },
 	{ "over several hosts", test_hierarchical },
 	{ "not direct", test_not_direct },
+	{ "halves", test_halves },
 	{ "late", test_late },
 	{ "doubling", test_doubling },
 	{ "rabenseifner", test_rabenseifner },

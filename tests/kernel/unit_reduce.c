@@ -575,6 +575,30 @@ static void test_between_f32_and_bf16(void)
 	CU_ASSERT(wrong == 0 || is_emulated());
 }
 
+/* All of f16, and f32 on both sides of each and halfway to the next. */
+static void test_between_f32_and_f16(void)
+{
+	enum { ALL = 1 << 16, EACH = 4 };
+	static const uint32_t more[EACH] = { 0, 0x0fff, 0x1000, 0x1001 };
+	static uint16_t half[ALL * EACH];
+	static uint32_t wide[ALL * EACH];
+	size_t wrong = 0;
+
+	for (uint32_t i = 0; i < ALL; i++)
+		half[i] = (uint16_t)i;
+	tt_to_f32(wide, half, ALL, TUTTI_F16);
+	for (uint32_t i = 0; i < ALL; i++)
+		wrong += wide[i] != nearest(meaning(half[i], TUTTI_F16), TUTTI_F32) && (i & 0x7fff) <= 0x7c00;
+	CU_ASSERT(wrong == 0 || is_emulated());
+	for (uint32_t i = ALL; i-- > 0;)
+		for (uint32_t k = 0; k < EACH; k++)
+			wide[i * EACH + k] = wide[i] + more[k];
+	tt_from_f32(half, wide, ALL * EACH, TUTTI_F16);
+	for (uint32_t i = 0; i < ALL * EACH; i++)
+		wrong += half[i] != nearest(meaning(wide[i], TUTTI_F32), TUTTI_F16);
+	CU_ASSERT(wrong == 0 || is_emulated());
+}
+
 /* Distances: the plain sum, in long double. */
 static void test_distance(void)
 {
@@ -620,6 +644,7 @@ static CU_TestInfo reduce_tests[] = {
 	{ "large", test_large },
 	{ "fused", test_fused },
 	{ "between f32 and bf16", test_between_f32_and_bf16 },
+	{ "between f32 and f16", test_between_f32_and_f16 },
 	CU_TEST_INFO_NULL,
 };
 

@@ -1,0 +1,41 @@
+/* half.c - vectors of f16 and bf16 to f32 and back, with the text of half.h for one number at a time */
+#include "kernel/kernel.h"
+#include <string.h>
+
+typedef float vf32;
+typedef uint32_t vu32;
+typedef int32_t vi32;
+
+#define INLINE static inline __attribute__((unused))
+#define AS(type, x) (((union { __typeof__(x) from; type to; }){ .from = (x) }).to)
+#define ALL(type, x) ((type)(x))
+#define PICK(mask, a, b) ((mask) ? (a) : (b))
+#include "kernel/half.h"
+
+void tt_to_f32(void *restrict to, const void *restrict from, size_t count, tutti_type type)
+{
+	if (type == TUTTI_BF16) {
+		tt_widen(to, from, count);
+		return;
+	}
+	for (size_t i = 0; i < count; i++) {
+		uint16_t half;
+		memcpy(&half, (const char *)from + i * sizeof half, sizeof half);
+		float x = widen_half(half);
+		memcpy((char *)to + i * sizeof x, &x, sizeof x);
+	}
+}
+
+void tt_from_f32(void *restrict to, const void *restrict from, size_t count, tutti_type type)
+{
+	if (type == TUTTI_BF16) {
+		tt_narrow(to, from, count);
+		return;
+	}
+	for (size_t i = 0; i < count; i++) {
+		float x;
+		memcpy(&x, (const char *)from + i * sizeof x, sizeof x);
+		uint16_t half = (uint16_t)narrow_half(x);
+		memcpy((char *)to + i * sizeof half, &half, sizeof half);
+	}
+}
