@@ -195,10 +195,19 @@ bool tt_device_give_up(struct tt_job *job, struct tt_post *p, int err)
 	return true;
 }
 
+/* No byte has moved: it waits for a stream, here or at the owner. */
+static bool is_idle(const struct tt_transfer *t)
+{
+	for (int i = 0; i < TT_PIECES; i++)
+		if (t->pieces[i].step != TT_STEP_NONE)
+			return false;
+	return !t->moved && !t->readies;
+}
+
 void tt_device_recalled(struct tt_member *owner, const struct tt_key *key, const char *why)
 {
 	tt_each_of(struct tt_transfer, link, t, &tt_devices(owner->job)->moving)
-		if (t->member == owner && !t->started && (t->to.key == key || t->from.key == key))
+		if (t->member == owner && is_idle(t) && (t->to.key == key || t->from.key == key))
 			tt_transfer_fail(t, -ESTALE, why);
 	tt_order_fail(owner, key, -ESTALE);
 }

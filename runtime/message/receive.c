@@ -454,9 +454,9 @@ bool tt_msg_take_recall(struct tt_member *from, struct tt_pack *p, uint32_t reca
 	tt_each_of(struct tt_msg_kept, link, k, &peer->fetching)
 		if (k->number == number) {
 			k->recall = recall; /* STOPPED follows TAKEN */
-			/* a receive whose stream stands still holds nothing up */
-			tt_device_recalled(from, &k->key, "the sender has taken the message back: this rank's stream "
-			                   "had not come to the receive in time");
+			/* a stream that stands still, here or there, holds nothing up */
+			tt_device_recalled(from, &k->key, "the sender has taken the message back: its stream, or that "
+			                   "of this rank, had not come to the call in time");
 			return false;
 		}
 	for (int i = 0; i < TT_MSG_BUCKETS; i++)

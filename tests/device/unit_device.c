@@ -317,6 +317,42 @@ static void test_given_up(void)
 	expect_nothing_left();
 }
 
+/* The sender's stream stands still: the send times out, and nobody is evicted. Then the receiver's. */
+static void program_late_sender(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, me);
+	struct stream s;
+
+	for (int late = 0; late < 2; late++) {
+		tutti_op op = { 0 };
+		if (me == late) {
+			open_stream(&s, me);
+			fake_cuda_hold(s.stream, true);
+			use_stream(job, &s);
+		}
+		int err = me ? tutti_recv(job, 0, 1, memory, BIG, NULL, &op) : tutti_send(job, 1, 1, memory, BIG, &op);
+		CHECK(err == 0);
+		if (me == late)
+			use_stream(job, NULL);
+		err = tutti_wait(&op, -1);
+		CHECK(me ? err == -ESTALE || err == -ETIMEDOUT : err == -ETIMEDOUT || err == -ESTALE);
+		if (me == late) {
+			fake_cuda_hold(s.stream, false);
+			close_stream(&s);
+		}
+		pass_time(job->job->timeout);
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_free(job, memory);
+}
+
+static void test_late_sender(void)
+{
+	run_everywhere(2, 1500, program_late_sender);
+	expect_nothing_left();
+}
+
 /* The device of rank 0 breaks. Who reads it hears why; memory of the host and other devices goes on. */
 static void program_broken(tutti *job)
 {
@@ -485,6 +521,7 @@ static CU_TestInfo tests[] = {
 	{ "many", test_many },
 	{ "closed", test_closed },
 	{ "given up", test_given_up },
+	{ "late sender", test_late_sender },
 	{ "import", test_import },
 	{ "failing", test_failing },
 	{ "broken", test_broken }, /* the last one: the driver keeps what a broken device had */

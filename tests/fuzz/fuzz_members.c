@@ -2,6 +2,7 @@
  * collectives or not, and sends what the input says. Nothing of that may end rank 0 or 1, hang them, or write where it
  * has no key. Input: which collectives are called, which change of the group, the world's seed, then events
  * (attack.h). */
+#include "device/device.h"
 #include "member/member.h"
 #include "tests/fuzz/attack.h"
 #include "transport/sim/sim.h"
@@ -16,6 +17,8 @@ struct part { /* one rank's share of it all */
 	tutti_op ops[COLLECTIVES], one_sided;
 	bool started[COLLECTIVES], puts;
 	float *vectors[COLLECTIVES];
+	struct tt_pinned device;    /* as if it were memory of a device, which this process does not have */
+	struct tt_region *staged;   /* a key of it */
 	tutti_op receive;           /* of a message from any rank */
 	uint8_t *letter;
 	bool checked;               /* an honest one has got on with the other honest one */
@@ -102,6 +105,16 @@ static void change_group(struct part *p)
 		p->group = next;
 }
 
+/* Others may ask for it: they get as far as to the device that is not there. */
+static void stage_memory(struct part *p)
+{
+	struct tt_mem mem = { .base = p->memory, .len = 3 << 20, .gpu = 0, .fd = -1 };
+
+	tt_lock(p->job->job);
+	FUZZ_CHECK(!tt_device_reg(p->job->job->engine.nets[0], &mem, &p->device, false, &p->staged), "a key is made");
+	tt_unlock(p->job->job);
+}
+
 static void open_part(struct part *p)
 {
 	FUZZ_CHECK(!tutti_join(NULL, &p->job), "all join");
@@ -111,6 +124,7 @@ static void open_part(struct part *p)
 	p->memory = fuzz_fenced(WINDOW);
 	p->letter = fuzz_fenced(LONG);
 	FUZZ_CHECK(!tutti_window_open(p->job, "w", p->memory, WINDOW, &p->window), "a window opens");
+	stage_memory(p);
 }
 
 static void close_part(struct part *p)
@@ -121,6 +135,9 @@ static void close_part(struct part *p)
 	if (p->puts && tutti_wait(&p->one_sided, 1) == -ETIMEDOUT)
 		tutti_cancel(&p->one_sided);
 	tutti_cancel(&p->receive);
+	tt_lock(p->job->job);
+	tt_device_dereg(p->staged);
+	tt_unlock(p->job->job);
 	tutti_window_close(p->window);
 	tutti_leave(p->job);
 	for (int i = 0; i < p->count; i++)
