@@ -39,7 +39,7 @@ runtime/table/keep.c tt_table_keep tt_keep_take
 runtime/table/pull_changed.c is_of_server tt_rows_take_found
 runtime/table/filter.c grow_to_below tt_filter_unpack
 runtime/device/serve.c find_memory take_request take_head tt_device_take_ready tt_device_take_free tt_device_take_end
-runtime/device/import.c tt_import_take_export tt_import_take_exported
+runtime/device/import.c tt_import_take_export
 runtime/window/window.c handle take_ask take_answer take_recall take_notify
 runtime/collective/collective.c compare compare_kept tt_coll_take tt_coll_take_any take_message take_recall take_notify
 runtime/table/join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock tt_table_take_expect
