@@ -158,11 +158,19 @@ void tt_device_copy(struct tt_job *job, struct tt_post *p, struct tt_device_end 
 		end_op(job, p, -ENOMEM);
 }
 
+bool tt_device_copies(const struct tt_job *job)
+{
+	tt_each_of(struct tt_transfer, link, t, &tt_devices(job)->moving)
+		if (!t->member)
+			return true;
+	return false;
+}
+
 static struct tt_transfer *find_waiting(struct tt_job *job, const struct tt_post *p)
 {
 	tt_each_of(struct tt_transfer, link, t, &tt_devices(job)->moving)
-		if (t->post == p)
-			return t->started ? NULL : t;
+		if (t->post == p) /* it has not begun, or waits for others to end */
+			return !t->started || (!t->member && t->moved == t->len) ? t : NULL;
 	return NULL;
 }
 

@@ -21,10 +21,12 @@ struct tt_device_end { /* of a copy within this process */
 	void *at;
 	struct tt_pinned *pinned; /* of a device's memory; NULL: the memory is the host's */
 };
-/* Copies len bytes, of which one end at least is a device's. p->done(p, err) follows, from a later turn; the rest of *p
- * is not looked at. */
+/* Copies len bytes, of which one end at least is a device's; 0: none. p->done(p, err) follows, from a later turn; with
+ * TT_NOTIFY in p->op.flags behind that of all copies before. The rest of *p is not looked at. */
 void tt_device_copy(struct tt_job *, struct tt_post *p, struct tt_device_end to, struct tt_device_end from,
                     size_t len);
+
+bool tt_device_copies(const struct tt_job *); /* some are under way */
 
 /* ---- shadow.c: calls that work in host memory, of a device's memory ---- */
 

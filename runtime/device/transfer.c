@@ -35,7 +35,7 @@ struct tt_transfer *tt_transfer_new(struct tt_job *job, struct tt_member *m, con
 	t->to = *to;
 	t->from = *from;
 	t->len = len;
-	t->direct = is_direct(to, from);
+	t->direct = !len || is_direct(to, from);
 	t->unit = t->direct && !m ? len : TT_CHUNK;
 	for (int i = 0; i < TT_PIECES; i++)
 		t->pieces[i].of = t;
@@ -272,12 +272,25 @@ static bool begin_piece(struct tt_transfer *t)
 	return true;
 }
 
+/* Within this process, too, a notify comes behind what was put before. */
+static bool waits_for_turn(const struct tt_transfer *t)
+{
+	const struct tt_list *first = &tt_devices(t->job)->moving;
+
+	if (t->member || !(t->post->op.flags & TT_NOTIFY))
+		return false;
+	for (const struct tt_list *at = t->link.prev; at != first; at = at->prev)
+		if (!tt_container_of(at, struct tt_transfer, link)->member)
+			return true;
+	return false;
+}
+
 static bool is_over(const struct tt_transfer *t)
 {
 	for (int i = 0; i < TT_PIECES; i++)
 		if (t->pieces[i].step != TT_STEP_NONE)
 			return false;
-	return t->err || (t->moved == t->len && (t->to.kind != TT_SIDE_PEER || !t->post || t->told));
+	return t->err || (!waits_for_turn(t) && t->moved == t->len && (t->to.kind != TT_SIDE_PEER || !t->post || t->told));
 }
 
 int tt_transfer_advance(struct tt_transfer *t)

@@ -962,6 +962,23 @@ static int copy_here(struct tutti_window *w, const struct call *c, struct tt_ope
 	return 0;
 }
 
+/* As act_here(), but the notify waits for copies of this rank that are under way. The operation ends then. */
+static int notify_here(struct tutti_window *w, const struct call *c, struct tt_operation *q)
+{
+	const struct tt_device_end none = { NULL, NULL };
+	struct call put = *c;
+	int err;
+
+	put.slot = -1;
+	if ((err = act_here(w, &put))) {
+		tt_operation_end(q, err);
+		return err;
+	}
+	q->post.done = finish_here;
+	tt_device_copy(w->job, &q->post, none, none, 0);
+	return 0;
+}
+
 /* Once the owner has answered, the range is checked before anything is sent. */
 static int go(struct tutti_window *w, struct remote *r, const struct call *c, struct tt_operation *q)
 {
@@ -1085,6 +1102,8 @@ static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 	fill(q, w, c);
 	if (c->rank == job->rank && (c->device || is_on_device(w))) {
 		err = copy_here(w, c, q);
+	} else if (c->rank == job->rank && c->slot >= 0 && tt_device_copies(job)) {
+		err = notify_here(w, c, q);
 	} else if (c->rank == job->rank) {
 		err = act_here(w, c);
 		tt_operation_end(q, err);

@@ -197,6 +197,46 @@ static void test_order(void)
 	expect_nothing_left();
 }
 
+/* The same in this rank's own windows. */
+static void program_own_order(tutti *job)
+{
+	char *memory = take(job, BIG, 0), *host = take(job, BIG, -1);
+	tutti_op ops[3] = { { { 0 } } }, cancelled = { 0 };
+	tutti_window *w, *h;
+	struct stream s;
+
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0 && tutti_window_open(job, "h", host, BIG, &h) == 0);
+	paint(memory, BIG, 4);
+	open_stream(&s, 0);
+	fake_cuda_hold(s.stream, true);
+	use_stream(job, &s);
+	CHECK(tutti_put(h, 0, 0, memory, BIG, &ops[0]) == 0);
+	use_stream(job, NULL);
+	CHECK(tutti_put_notify(h, 0, 0, NULL, 0, 1, &ops[1]) == 0);
+	CHECK(tutti_put_notify(w, 0, 0, memory, 100, 1, &ops[2]) == 0);
+	CHECK(tutti_put_notify(h, 0, 0, NULL, 0, 1, &cancelled) == 0);
+	pass_time(5 * TT_MS);
+	CHECK(tutti_cancel(&cancelled) == 0 && tutti_wait(&cancelled, -1) == -ECANCELED);
+	CHECK(tutti_test(&ops[1]) == -EINPROGRESS && tutti_test(&ops[2]) == -EINPROGRESS);
+	CHECK(tutti_wait_notify(h, 0, 1, 1, 0) == -ETIMEDOUT && tutti_wait_notify(w, 0, 1, 1, 0) == -ETIMEDOUT);
+	fake_cuda_hold(s.stream, false);
+	CHECK(tutti_wait_notify(h, 0, 1, 1, -1) == 0 && is_painted(host, BIG, 4));
+	CHECK(tutti_wait_notify(w, 0, 1, 1, -1) == 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(tutti_wait(&ops[i], -1) == 0);
+	tutti_window_close(w);
+	tutti_window_close(h);
+	close_stream(&s);
+	tutti_free(job, memory);
+	tutti_free(job, host);
+}
+
+static void test_own_order(void)
+{
+	run_everywhere(1, 0, program_own_order);
+	expect_nothing_left();
+}
+
 /* A NOTIFY behind many PUTs, some of devices' memory, some of the host's. */
 static void program_many(tutti *job)
 {
@@ -518,6 +558,7 @@ static CU_TestInfo tests[] = {
 	{ "own messages", test_own_messages },
 	{ "refused", test_refused },
 	{ "order", test_order },
+	{ "own order", test_own_order },
 	{ "many", test_many },
 	{ "closed", test_closed },
 	{ "given up", test_given_up },
