@@ -116,6 +116,28 @@ describe('multiverso', function()
       ]])
    end)
 
+   it('goes on with its adds after a Ctrl-C', function()
+      run(2, 'shm,tcp', [[
+         local posix = require 'ipc.posix'
+         mv.init(true)
+         local array = mv.ArrayTableHandler:new(1)
+         if mv.worker_id() == 0 then
+            array:add({ 1 })
+            array:add({ 2 }) -- waits for the other worker's first add
+            os.execute('(sleep 0.2; kill -INT ' .. require('libipc').getpid() .. ') &')
+            local ok, why = pcall(array.get, array)
+            assert(not ok and why:find('interrupted'), why)
+            collectgarbage()
+         else
+            posix.sleep(600)
+            array:add({ 10 })
+            array:add({ 20 })
+         end
+         assert(array:get()[1] == 33)
+         mv.shutdown()
+      ]])
+   end)
+
    it('says who is gone, and who does not add', function()
       local output = run(2, 'shm,tcp', [[
          mv.init()
