@@ -7,7 +7,10 @@ typedef uint32_t vu32;
 typedef int32_t vi32;
 
 #define INLINE static inline __attribute__((unused))
-#define AS(type, x) (((union { __typeof__(x) from; type to; }){ .from = (x) }).to)
+INLINE vu32 as_vu32(vf32 x) { return ((union { vf32 from; vu32 to; }){ .from = x }).to; }
+INLINE vf32 as_vf32(vu32 x) { return ((union { vu32 from; vf32 to; }){ .from = x }).to; }
+INLINE vi32 as_vi32(vu32 x) { return (vi32)x; }
+#define AS(type, x) as_##type(x)
 #define ALL(type, x) ((type)(x))
 #define PICK(mask, a, b) ((mask) ? (a) : (b))
 #include "kernel/half.h"
