@@ -290,7 +290,8 @@ static bool is_over(const struct tt_transfer *t)
 	for (int i = 0; i < TT_PIECES; i++)
 		if (t->pieces[i].step != TT_STEP_NONE)
 			return false;
-	return t->err || (!waits_for_turn(t) && t->moved == t->len && (t->to.kind != TT_SIDE_PEER || !t->post || t->told));
+	bool moved = t->moved == t->len && (t->to.kind != TT_SIDE_PEER || !t->post || t->told);
+	return t->err || (moved && !waits_for_turn(t));
 }
 
 int tt_transfer_advance(struct tt_transfer *t)
