@@ -177,7 +177,7 @@ static void program_order(tutti *job)
 		close_stream(&s);
 	} else {
 		uint64_t said = 0;
-		while (!((volatile char *)flags)[8])
+		while (!__atomic_load_n((uint64_t *)(void *)(flags + 8), __ATOMIC_ACQUIRE))
 			tutti_wait_notify(w, 0, 7, 1, 0);
 		CHECK(tutti_wait_notify(w, 0, 1, 1, 0) == -ETIMEDOUT && tutti_wait_notify(f, 0, 2, 1, 0) == -ETIMEDOUT);
 		CHECK(tutti_wait_notify(w, 0, 1, 1, -1) == 0 && is_painted(memory, BIG, 5));

@@ -9,7 +9,7 @@ set -u
 export LC_ALL=C
 source_tree=$(cd "$1" && pwd) && cd "$2" || exit 2
 least=90
-tests='failures hostile join costs storm'
+tests='failures hostile join costs storm gpu'
 
 value() { sed -n "s/^$1 = //p" Makefile; }
 stop() { echo "coverage.sh: $*" >&2; exit 1; }
@@ -21,15 +21,18 @@ esac
 [ -x tests/verbs/unit_fake ] || { echo "SKIPPED: this build is without RDMA, or without CUnit"; exit 77; }
 rm -rf covered
 mkdir covered
-for file in "$source_tree"/transport/verbs/*.c; do
+for file in "$source_tree"/transport/verbs/*.c "$source_tree/tools/adapters.c"; do
 	eval "$cc -std=gnu11 -D_GNU_SOURCE $(value DEFS) -I. -I'$source_tree' -I'$source_tree/runtime' -pthread" \
 		"-g -O0 --coverage -c '$file' -o 'covered/$(basename "$file" .c).o'" || stop "cannot compile $file"
 done
+cuda=$PWD/tests/gpu/.libs
 for test in $tests; do
-	# shellcheck disable=SC2046
+	also=
+	[ "$test" != gpu ] || also="covered/adapters.o $cuda/libcuda.so.1 -Wl,-rpath,$cuda"
+	# shellcheck disable=SC2046,SC2086
 	./libtool --silent --tag=CC --mode=link "$cc" -pthread --coverage \
 		$(value "tests_verbs_unit_verbs_${test}_LDFLAGS" | grep -o -- '-Wl,--wrap=[a-z_]*') \
-		-o "covered/$test" "tests/verbs/unit_verbs_$test-unit_verbs_$test.o" covered/verbs*.o libtutti_fake.la \
+		-o "covered/$test" "tests/verbs/unit_verbs_$test-unit_verbs_$test.o" covered/verbs*.o $also libtutti_fake.la \
 		libtutti_core.la $(value CUNIT_LIBS) || stop "cannot link $test"
 	"covered/$test" > "covered/$test.log" 2>&1 || { tail -n 20 "covered/$test.log"; stop "$test failed"; }
 done

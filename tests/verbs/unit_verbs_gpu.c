@@ -1,6 +1,6 @@
 /* unit_verbs_gpu.c - memory of devices over adapters: by dma-buf, by peer memory, or not, as trials say; flushes */
 #include "gpu/gpu.h"
-#include "tests/gpu/watch.h"
+#include "tests/gpu/fake.h"
 #include "tests/verbs/nets.h"
 #include "tools/gpus.h"
 
