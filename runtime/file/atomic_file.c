@@ -115,6 +115,16 @@ static int sync_folder(struct tt_atomic_file *d)
 	return err;
 }
 
+/* rename() would replace a file that has come meanwhile. Some file systems have no links: there it may. */
+static int put_in_place(const struct tt_atomic_file *d)
+{
+	if (d->only_new && !link(d->part, d->path))
+		return unlink(d->part);
+	if (d->only_new && errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS)
+		return -1;
+	return rename(d->part, d->path);
+}
+
 int tt_atomic_file_publish(struct tt_atomic_file *d)
 {
 	int err = fsync(d->fd) ? explain(d, "sync") : 0;
@@ -122,7 +132,7 @@ int tt_atomic_file_publish(struct tt_atomic_file *d)
 	if (close(d->fd) && !err)
 		err = explain(d, "close");
 	d->fd = -1;
-	if (!err && rename(d->part, d->path))
+	if (!err && put_in_place(d))
 		err = explain(d, "put in place");
 	if (!err) {
 		err = sync_folder(d);

@@ -13,6 +13,7 @@
 struct tt_atomic_file { /* fd -1, else zeroed: none */
 	char *path, *part;
 	int fd;
+	bool only_new; /* publishes no file in another one's place: -EEXIST */
 	uint64_t front, given, end; /* the last sequential run of writes; writeback of it has begun up to `given` */
 };
 int tt_atomic_file_begin(struct tt_atomic_file *, const char *path, uint64_t size); /* reserves size bytes */

@@ -146,7 +146,9 @@ static int gather_shards(struct tt_save *s, const char *folder, const char *name
 		print_shard(room, name, generation, i, shards);
 		if ((err = tt_save_add_file(s, folder, room)))
 			return err;
-		const struct tt_tensors *f = s->files[i];
+		struct tt_tensors *f = s->files[i];
+		close(f->fd); /* the index needs the header alone, and there may be more shards than descriptors */
+		f->fd = -1;
 		if (!f->seal)
 			return tt_fail(-EBADMSG, "%s was not written by Tutti: it has no tutti_seal", f->path);
 		err = tt_save_add_parts(s, f);

@@ -535,7 +535,7 @@ static int drop(struct tutti_table *t, const char *what, uint32_t number, int er
 static int load_once(struct tutti_table *t, const char *what, const char *folder)
 {
 	struct tt_order o = { .what = TT_FILE_READ, .folder = folder }, then = { .what = TT_FILE_TAKE, .folder = "" };
-	uint32_t number;
+	uint32_t number = 0; /* also if there was no memory for the order: then the drop below finds nothing */
 	int err = tt_table_io_order(t, what, &o, &number);
 
 	then.generation = number;

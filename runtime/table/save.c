@@ -178,6 +178,7 @@ static int write_to(struct tt_table_io *c, const char *path)
 	err = tt_tensors_begin(&w, path, c->saving->of, (size_t)c->saving->arrays, notes, TT_COUNT(notes));
 	if (err)
 		return err;
+	w.draft.only_new = true; /* the other saver may have begun before this one, and end first */
 	if (!(err = write_arrays(c, &w)))
 		return tt_tensors_end(&w);
 	tt_tensors_drop(&w);

@@ -928,6 +928,43 @@ static void test_other_numbers_of_servers(void)
 	empty_folder();
 }
 
+static void test_more_shards_than_descriptors(void)
+{
+	enum { SHARDS = 40, FREE = 20 };
+	struct rlimit usual, few;
+	uint64_t g;
+
+	CU_ASSERT_EQUAL(getrlimit(RLIMIT_NOFILE, &usual), 0);
+	few = usual;
+	int next = dup(0);
+	close(next);
+	few.rlim_cur = (rlim_t)next + FREE;
+	CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &few), 0);
+	CU_ASSERT_EQUAL(save_all("m", SHARDS, &g), 0);
+	CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &usual), 0);
+	CU_ASSERT_TRUE(loads("m", 1, g));
+	empty_folder();
+}
+
+/* Two savers may have found one name free. */
+static void test_only_new(void)
+{
+	struct tt_atomic_file first, second;
+	size_t len;
+
+	CU_ASSERT_EQUAL(tt_atomic_file_begin(&first, in_folder("x"), 1), 0);
+	CU_ASSERT_EQUAL(tt_atomic_file_begin(&second, in_folder("x"), 1), 0);
+	first.only_new = second.only_new = true;
+	CU_ASSERT_EQUAL(tt_atomic_file_write(&first, "1", 1, 0), 0);
+	CU_ASSERT_EQUAL(tt_atomic_file_write(&second, "2", 1, 0), 0);
+	CU_ASSERT_EQUAL(tt_atomic_file_publish(&first), 0);
+	CU_ASSERT_EQUAL(tt_atomic_file_publish(&second), -EEXIST);
+	char *got = read_raw("x", &len);
+	CU_ASSERT(len == 1 && *got == '1');
+	free(got);
+	empty_folder();
+}
+
 static void test_servers_without_rows(void)
 {
 	CU_ASSERT_EQUAL(save_shard("m", 1, 0, 3, 0, 0), 0);
@@ -1312,6 +1349,8 @@ static CU_TestInfo file_tests[] = {
 static CU_TestInfo save_tests[] = {
 	{ "other numbers of servers", test_other_numbers_of_servers },
 	{ "servers without rows", test_servers_without_rows },
+	{ "more shards than descriptors", test_more_shards_than_descriptors },
+	{ "only a new file", test_only_new },
 	{ "side by side", test_saves_side_by_side },
 	{ "a lock that stays", test_a_lock_that_stays },
 	{ "what is no save", test_what_is_no_save },
