@@ -61,7 +61,7 @@ static const struct tt_algorithm *choose_for(const struct tutti *group, const st
 
 static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
 
-static bool rounds(tutti_type type, tutti_rule rule)
+bool tt_coll_rounds(tutti_type type, tutti_rule rule)
 {
 	return (type == TUTTI_F16 || type == TUTTI_BF16) &&
 	       (rule == TUTTI_SUM || rule == TUTTI_AVERAGE || rule == TUTTI_PRODUCT);
@@ -114,7 +114,7 @@ static const struct tt_algorithm *choose_any(const struct tt_allreduce *a)
 
 static int choose(struct tt_allreduce *a)
 {
-	bool wide = a->coll.n > 1 && a->all.count && rounds(a->all.type, a->all.rule) &&
+	bool wide = a->coll.n > 1 && a->all.count && tt_coll_rounds(a->all.type, a->all.rule) &&
 	            !is_short(&a->coll.job->settings);
 	const struct tt_algorithm *is = choose_any(a);
 	int err = wide && is != &tt_direct ? widen(a) : 0;
@@ -348,7 +348,7 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 	tt_lock(group->job);
 	model = tt_model_of(group);
 	is = choose_for(group, forced(group->job), bytes);
-	if (is != &tt_direct && rounds(type, rule) && !is_short(&group->job->settings)) {
+	if (is != &tt_direct && tt_coll_rounds(type, rule) && !is_short(&group->job->settings)) {
 		bytes *= sizeof(float) / width; /* they travel as f32 */
 		width = sizeof(float);
 		is = choose_for(group, forced(group->job), bytes);

@@ -125,6 +125,7 @@ enum {
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
+bool tt_coll_rounds(tutti_type, tutti_rule); /* of f16 or bf16: is it to be made in f32, and rounded once? */
 int tt_coll_check_rule(const char *what, tutti_type, tutti_rule); /* -EINVAL: unknown, or not together */
 static inline bool tt_overlap(const void *a, size_t a_len, const void *b, size_t b_len)
 {
@@ -195,6 +196,7 @@ struct tt_transfers {
 	struct tt_coll *coll;
 	struct tt_vector vector;
 	size_t width;               /* of an element, where transfers combine */
+	float *wide;                /* of f16 and bf16: they are combined there, from `at` 0 on; NULL: in the vector */
 	tutti_type type;
 	tutti_rule rule;
 	struct tt_transfer *in, *out; /* `in` are taken strictly in order; `out` are sent in order as far as they may */

@@ -6,7 +6,7 @@
  * are not added.
  *
  * Order of additions of reduce-scatter: in steps, rank r adds the blocks of ranks r-1, r-2, ..., r-n+1 (mod n) to its
- * own one after another; in memory ((0 + 1) + 2) + ...
+ * own one after another; in memory ((0 + 1) + 2) + ... Both in f32 for f16 and bf16, and rounded once.
  */
 #include "collective/collective_private.h"
 #include "kernel/kernel.h"
@@ -26,7 +26,17 @@ struct pairwise {
 	struct tt_span spans[];     /* all-gather of any sizes: each rank's block */
 };
 
-static int advance(struct tt_coll *c) { return tt_transfers_advance(&((struct pairwise *)c)->transfers); }
+static int advance(struct tt_coll *c)
+{
+	struct tt_transfers *l = &((struct pairwise *)c)->transfers;
+	const struct tt_blocks *b = &((struct pairwise *)c)->either.blocks;
+	int k = tt_transfers_advance(l);
+
+	if (k > 0 && l->wide)
+		tt_from_f32(l->vector.out, l->wide, b->each / b->width, b->type);
+	return k;
+}
+
 static void release(struct tt_coll *c) { tt_transfers_free(&((struct pairwise *)c)->transfers); }
 
 /* Adds step k: `out` goes to the rank k places on, `in` comes from the one k places back. */
@@ -41,6 +51,20 @@ static void add_step(struct pairwise *p, int k, struct tt_span out, struct tt_sp
 }
 
 /* ---- blocks of one size, or all-gather of any: all ranks know all blocks ---- */
+
+/* Sums of f16 and bf16 are made in f32, and rounded once. */
+static int begin_wide(struct tt_transfers *l, const struct tt_blocks *b, struct tt_span mine)
+{
+	struct tt_coll *c = l->coll;
+	size_t len = b->each / b->width * sizeof(float);
+
+	if (!(c->room = tt_scratch_take(&c->job->scratch, len)))
+		return tt_fail(-ENOMEM, "no memory for %zu bytes of partial sums", len);
+	c->room_len = len;
+	l->wide = c->room;
+	tt_to_f32(l->wide, b->vector.in + mine.at, b->each / b->width, b->type);
+	return 0;
+}
 
 static int begin(struct tt_coll *c)
 {
@@ -65,6 +89,8 @@ static int begin(struct tt_coll *c)
 		l->in[k - 1].combine = l->out[k - 1].combine = reduces;
 		l->in[k - 1].scale = reduces && k == c->n - 1 && b->rule == TUTTI_AVERAGE;
 	}
+	if (reduces && b->each && c->n > 1 && tt_coll_rounds(b->type, b->rule))
+		return begin_wide(l, b, mine);
 	if (!gathers && b->each) /* when reducing, the steps add to it */
 		tt_vector_write(&l->vector, reduces ? 0 : mine.at, b->vector.in + mine.at, mine.len);
 	if (reduces && c->n == 1)

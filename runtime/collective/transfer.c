@@ -101,6 +101,21 @@ static void combine_run(const struct tt_transfers *l, const struct tt_transfer *
 		tt_scale(r.out, count, l->type, (unsigned)l->coll->n);
 }
 
+static void combine_wide(const struct tt_transfers *l, const struct tt_transfer *in, size_t at, const char *bytes,
+                         size_t n)
+{
+	float some[1024], *to = l->wide + at / l->width;
+	size_t count = n / l->width, m;
+
+	for (size_t i = 0; i < count; i += m) {
+		m = tt_min(count - i, TT_COUNT(some));
+		tt_to_f32(some, bytes + i * l->width, m, l->type);
+		tt_reduce(to + i, some, m, TUTTI_F32, l->rule);
+	}
+	if (in->scale)
+		tt_scale(to, count, TUTTI_F32, (unsigned)l->coll->n);
+}
+
 static void take_bytes(struct tt_transfers *l, struct tt_transfer *in, const char *bytes, size_t n)
 {
 	size_t at = in->at + in->done;
@@ -109,6 +124,10 @@ static void take_bytes(struct tt_transfers *l, struct tt_transfer *in, const cha
 	in->done += n;
 	if (!in->combine)
 		tt_vector_write(&l->vector, at, bytes, n);
+	if (in->combine && l->wide) {
+		combine_wide(l, in, at, bytes, n);
+		return;
+	}
 	for (; in->combine && n; at += r.len, bytes += r.len, n -= r.len) {
 		r = tt_vector_run(&l->vector, at, n);
 		combine_run(l, in, r, bytes);

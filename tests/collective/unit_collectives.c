@@ -349,13 +349,13 @@ static void fill_halves(float *x, int rank, tutti_rule rule, size_t count)
 	}
 }
 
-static bool is_exact(const uint16_t *got, const double *sum, tutti_type type, double by)
+static bool is_exact(const uint16_t *got, const double *sum, size_t count, tutti_type type, double by)
 {
 	int fraction = type == TUTTI_F16 ? 10 : 7, exponent;
 	bool good = true;
 	float x;
 
-	for (size_t i = 0; i < HALVES; i++) {
+	for (size_t i = 0; i < count; i++) {
 		tt_to_f32(&x, &got[i], 1, type);
 		frexp(sum[i] / by, &exponent);
 		good &= fabs((double)x - sum[i] / by) <= ldexp(1, exponent - 1 - fraction); /* not if it is infinite */
@@ -392,10 +392,13 @@ static void check_halves(tutti *job, tutti_type type, tutti_rule rule)
 	}
 	CHECK(tutti_allreduce(job, mine, got, HALVES, type, rule, NULL) == 0);
 	CHECK(tutti_allreduce(job, mine, again, HALVES, type, rule, NULL) == 0);
-	CHECK(is_exact(got, sum, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
+	CHECK(is_exact(got, sum, HALVES, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
 	CHECK(memcmp(got, again, HALVES * sizeof *got) == 0 && is_same_everywhere(job, got));
 	CHECK(tutti_reduce(job, mine, again, HALVES, type, rule, 0, NULL) == 0);
-	CHECK(tutti_rank(job) || is_exact(again, sum, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
+	CHECK(tutti_rank(job) || is_exact(again, sum, HALVES, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
+	size_t n = (size_t)tutti_size(job), me = (size_t)tutti_rank(job), each = HALVES / n;
+	CHECK(tutti_reduce_scatter(job, mine, again + me * each, each, type, rule, NULL) == 0);
+	CHECK(is_exact(again + me * each, sum + me * each, each, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
 	free(mine);
 	free(got);
 	free(again);
@@ -797,6 +800,15 @@ static void combine_for(tutti *job, const struct vectors *v, char *to)
 
 	if (tt_segment_open(job)) {
 		tt_reduce_many(&many, v->count, v->type, v->rule);
+		return;
+	}
+	struct vectors wide;
+	if (widen_vectors(v, &wide)) {
+		char *sum = must(malloc(v->count * sizeof(float) + 1));
+		combine_for(job, &wide, sum);
+		tt_from_f32(to, sum, v->count, v->type);
+		free(sum);
+		free_vectors(&wide);
 		return;
 	}
 	memcpy(to, v->of[me], v->count * v->width);
