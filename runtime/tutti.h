@@ -1212,6 +1212,10 @@ typedef enum tutti_gossip_method { /* f; then, if loss < divergence_threshold, f
 	TUTTI_GOSSIP_CLOCK,       /* peer's clock / (own clock + peer's clock) */
 	TUTTI_GOSSIP_LOSS,        /* own loss / (own loss + peer's loss): the better one counts more */
 } tutti_gossip_method;
+typedef enum tutti_gossip_place { /* of the buffers of a model on a GPU; other models have them in host memory */
+	TUTTI_PLACE_MODEL,        /* on that GPU: all ranks must have them there */
+	TUTTI_PLACE_HOST,         /* in host memory: takes no more of the GPU's than a copy of a peer's model */
+} tutti_gossip_place;
 typedef struct tutti_gossip_config {
 	tutti_gossip_way way;
 	tutti_gossip_choice choice;
@@ -1228,7 +1232,8 @@ typedef struct tutti_gossip_config {
 	int (*choose)(void *arg); /* OWN: publish calls it once others may read this model; returns a rank, or
 	                           * -1: none */
 	void *arg;
-	uint64_t reserved[8];
+	tutti_gossip_place place;
+	uint64_t reserved[7];
 } tutti_gossip_config;
 /* Returns a config: pull from a uniform peer, f = 0.5. The program sets the members that differ. */
 tutti_gossip_config tutti_gossip_defaults(void);
@@ -1239,7 +1244,9 @@ int tutti_gossip_configure(tutti *, tutti_gossip_config *);
 typedef struct tutti_gossip tutti_gossip;
 /* Opens a gossip under a name of 1 to 160 bytes, with the same model on all ranks. A list with data NULL everywhere:
  * the library holds the model. Local: does not wait for others, which may come late. One thread at a time uses it.
- * -EINVAL: also a config whose parts contradict each other; -EEXIST: the name is open here; -ENOMEM. */
+ * A model may lie on one GPU, with TUTTI_GOSSIP_PULL. -EINVAL: also a config whose parts contradict each other;
+ * -EEXIST: the name is open here; -ENOMEM; -ENOTSUP: such a model with another way, or in two places, or this build
+ * has no kernels for GPUs. */
 int tutti_gossip_open(tutti *, const char *name, const tutti_tensor *model, int n, const tutti_gossip_config *,
                       tutti_gossip **);
 /* Ends this rank's part. Weight that is on its way, to this rank or from it, is lost. NULL is allowed. Blocks until
@@ -1251,8 +1258,9 @@ void tutti_gossip_close(tutti_gossip *);
  * -EINVAL: the program holds the model. */
 int tutti_gossip_model(tutti_gossip *, tutti_tensor *now, tutti_tensor *next);
 /* Publishes the model: the program's tensors, by a copy, or `next`, at no cost. The clock grows by 1. With
- * fetch_probability chooses a peer, and starts to read its model, or gives it this one. Does not block. -ECONNRESET:
- * the other ranks have told this one that they go on without it: leave the job, join it again, open again. */
+ * fetch_probability chooses a peer, and starts to read its model, or gives it this one. Does not block; but with a
+ * model on a GPU it waits for the thread's stream, and for the copy: -EIO; -EINTR: call it again. -ECONNRESET: the
+ * other ranks have told this one that they go on without it: leave the job, join it again, open again. */
 int tutti_gossip_publish(tutti_gossip *, double loss);
 typedef struct tutti_gossip_result {
 	int peer;                 /* with whom; -1: with nobody. Push: who came last */
@@ -1281,7 +1289,7 @@ int tutti_gossip_mix(tutti_gossip *, double loss, tutti_gossip_result *);
  * that holds the model into `next`, which is elsewhere afterwards: tutti_gossip_model. If this rank's loss is not
  * finite, x is the peer's model. Until then publish, mix and fetch are -EALREADY. tutti_cancel(op) ends the mix alone:
  * the round goes on, and another mix may end it. Takes one more copy of the model. Does not block. -ENOTSUP: the way is
- * push; -ENOMEM; -ECONNRESET as above. */
+ * push, or the model is on a GPU; -ENOMEM; -ECONNRESET as above. */
 int tutti_gossip_mix_start(tutti_gossip *, double loss, tutti_op *op);
 /* As tutti_gossip_mix, but next to never waits. -EINPROGRESS: the operation runs; -EINVAL: nothing was started; -EINTR:
  * call it again. */

@@ -65,6 +65,8 @@ static int check(const tutti_gossip_config *c, bool holds)
 	if (c->way > TUTTI_GOSSIP_PUSH_SUM || c->choice > TUTTI_CHOICE_OWN || c->method > TUTTI_GOSSIP_LOSS)
 		return tt_fail(-EINVAL, "gossip: there is no such way, choice or method: begin with "
 		               "tutti_gossip_defaults()");
+	if (c->place > TUTTI_PLACE_HOST)
+		return tt_fail(-EINVAL, "gossip: there is no place %d for buffers", (int)c->place);
 	if (!c->choose != (c->choice != TUTTI_CHOICE_OWN))
 		return tt_fail(-EINVAL, "gossip: `choose` goes with TUTTI_CHOICE_OWN, and that with it");
 	if ((err = check_number("value", c->value, 0, 1)) ||
@@ -95,8 +97,9 @@ static int open_model(struct tutti_gossip *g, const tutti_tensor *list, int n)
 			copy[i].data = g; /* any address: tutti_gossip_model gives the real ones */
 	}
 	err = tt_model_open(&g->model, copy, n, "gossip");
-	if (!err)
-		err = tt_tensors_host_only("gossip", copy, n);
+	g->device.gpu = -1;
+	if (!err && !g->holds)
+		err = tt_gossip_find_device(copy, n, &g->device.gpu);
 	free(copy);
 	if (!err && !g->model.bytes)
 		err = tt_fail(-EINVAL, "gossip: the model has no elements");
@@ -110,13 +113,16 @@ static int open_memory(struct tutti_gossip *g)
 	void *memory;
 	int err;
 
-	g->bytes = first + (size_t)g->config.buffers * g->model.bytes;
+	g->device.apart = g->device.gpu >= 0 && g->config.place == TUTTI_PLACE_MODEL;
+	if (g->device.apart) /* ranks whose buffers are elsewhere do not find them: to these it is another model */
+		g->model.hash = ~g->model.hash;
+	g->bytes = first + (g->device.apart ? 0 : (size_t)g->config.buffers * g->model.bytes);
 	if ((err = tt_memory_alloc(g->job, g->bytes, -1, &memory)))
 		return err;
 	g->memory = memory;
 	g->head = memory;
 	g->buffers = g->memory + first;
-	g->mail = (struct tt_mail *)(void *)g->buffers - g->capacity;
+	g->mail = (struct tt_mail *)(void *)(g->memory + first) - g->capacity;
 	g->head->hash = g->model.hash;
 	g->peers = calloc((size_t)g->capacity, sizeof *g->peers);
 	g->list = calloc(2 * (size_t)g->capacity, sizeof *g->list);
@@ -124,7 +130,10 @@ static int open_memory(struct tutti_gossip *g)
 		return tt_fail(-ENOMEM, "gossip: no memory for %d ranks", g->capacity);
 	for (int i = 0; i < g->capacity; i++)
 		g->peers[i].score = 1000;
-	return 0;
+	if (g->device.gpu < 0)
+		return 0;
+	g->buffers = g->device.apart ? NULL : g->buffers;
+	return tt_gossip_open_device(g);
 }
 
 static int open_window(struct tutti_gossip *g, const char *name)
@@ -149,11 +158,13 @@ static int open_window(struct tutti_gossip *g, const char *name)
 static void end_gossip(struct tutti_gossip *g)
 {
 	tt_window_close(g->window);
-	g->window = NULL;
+	tt_window_close(g->device.window);
+	g->window = g->device.window = NULL;
 	tt_lock(g->job);
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++) {
 		tt_unpin(g->job, g->fetch[i].pinned);
-		g->fetch[i].pinned = NULL;
+		tt_unpin(g->job, g->fetch[i].staged);
+		g->fetch[i].pinned = g->fetch[i].staged = NULL;
 	}
 	tt_unlock(g->job);
 }
@@ -164,6 +175,7 @@ static void release_gossip(struct tt_handle *h)
 {
 	struct tutti_gossip *g = tt_container_of(h, struct tutti_gossip, handle);
 
+	tt_gossip_close_device(g);
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
 		free(g->fetch[i].head);
 	if (g->memory)
@@ -228,7 +240,8 @@ static int open_gossip(struct tt_job *job, const char *name, const tutti_tensor 
 		return err;
 	}
 	begin(g);
-	if ((err = open_window(g, name))) {
+	if ((err = open_window(g, name)) || (err = tt_gossip_open_device_window(g, name))) {
+		tt_window_close(g->window);
 		release_gossip(&g->handle);
 		return err;
 	}
@@ -342,19 +355,28 @@ static void find_peer(struct tutti_gossip *g)
 		g->none = "too many peers have not answered yet, or there is no memory";
 }
 
+static int store(struct tutti_gossip *g, int to)
+{
+	if (g->device.queue)
+		return tt_gossip_store(g, to);
+	if (!g->holds)
+		tt_model_store(&g->model, tt_gossip_buffer(g, to));
+	return 0;
+}
+
 static int publish(struct tutti_gossip *g, double loss)
 {
 	int err = check_idle(g), to;
 
-	if (err)
+	if (err || (err = tt_gossip_await_stream(g)))
 		return err;
 	if (g->config.way != TUTTI_GOSSIP_PULL)
 		tt_gifts_settle(g);
 	tt_fetch_drop(g->now);
 	g->now = NULL;
 	to = g->holds ? g->next : tt_gossip_spare(g);
-	if (!g->holds)
-		tt_model_store(&g->model, tt_gossip_buffer(g, to));
+	if ((err = store(g, to)))
+		return err;
 	g->info.clock++;
 	g->info.published++;
 	flip(g, to, loss);
@@ -387,6 +409,7 @@ static const char *reason(int err)
 	case -EHOSTUNREACH: return "it could not be reached so far: does it run?";
 	case -ESTALE: return "it has closed its gossip";
 	case -EINVAL: case -ERANGE: return "it has another model under this name";
+	case -EIO: return "its GPU has failed";
 	default: return "it went down or has left";
 	}
 }
@@ -419,10 +442,10 @@ static int pull(struct tutti_gossip *g, const struct ending *e, tutti_gossip_res
 		snprintf(r->why, sizeof r->why, "gossip: no peer in this round: %s", g->none);
 		return 0;
 	}
-	if (!e->list) /* else late readers go on with what lies in the spare buffer */
+	if (!e->list && !g->device.queue) /* else late readers go on with what lies in the spare buffer */
 		b.to = tt_gossip_buffer(g, tt_gossip_spare(g));
 	int err = tt_fetch_mix(f, &b, e->loss, e->deadline);
-	if (tt_gossip_ends(g, err))
+	if (tt_gossip_ends(g, err) || (err == -EIO && tt_gossip_is_broken(g)))
 		return err;
 	g->now = NULL;
 	g->none = "nothing was published since the last mix";
@@ -437,7 +460,7 @@ static int pull(struct tutti_gossip *g, const struct ending *e, tutti_gossip_res
 	tt_unlock(g->job);
 	if (err)
 		return 0;
-	if (!e->list)
+	if (b.to)
 		tt_gossip_adopt(g, b.to);
 	r->factor = b.factor;
 	g->info.clock = b.factor * r->peer_clock + (1 - b.factor) * g->info.clock;
@@ -533,6 +556,9 @@ static int start_mix(struct tutti_gossip *g, double loss, tutti_op *op)
 	if (g->config.way != TUTTI_GOSSIP_PULL)
 		return tt_fail(-ENOTSUP, "tutti_gossip_mix_start: a gossip that gives models away waits for nobody: "
 		               "use tutti_gossip_mix");
+	if (g->device.queue)
+		return tt_fail(-ENOTSUP, "tutti_gossip_mix_start: the model is memory of GPU %d: use tutti_gossip_mix",
+		               g->device.gpu);
 	if ((err = make_copy(g)))
 		return err;
 	g->loss = loss;
@@ -584,7 +610,13 @@ static int check_list(const struct tutti_gossip *g, const tutti_tensor *list)
 			               t->count, t->type != mine->type ? " of another type" :
 			               t->data ? "" : " and no memory", mine->count);
 	}
-	return tt_tensors_host_only("gossip fetch", list, g->model.n);
+	int gpu = -1, err = g->device.queue ? tt_gossip_find_device(list, g->model.n, &gpu)
+	                                    : tt_tensors_host_only("gossip fetch", list, g->model.n);
+
+	if (err || !g->device.queue || gpu == g->device.gpu)
+		return err;
+	return tt_fail(-ENOTSUP, "gossip fetch: the model is memory of GPU %d, and the tensors must be, too",
+	               g->device.gpu);
 }
 
 static int fetch(struct tutti_gossip *g, double loss, const tutti_tensor *to, tutti_gossip_result *result)

@@ -73,8 +73,20 @@ struct tt_fetch { /* another rank's buffer on its way here */
 	struct tt_fetch_piece piece[TT_GOSSIP_DEPTH];
 	size_t sent, have;          /* bytes, from the first one on */
 	struct tt_gossip_head *head; /* as it came; behind it room for a model. Made when it is first needed */
-	char *staging;              /* that room */
+	char *staging;              /* that room; or a device's memory: */
+	struct tt_pinned *pinned, *staged; /* of the head; of a device's memory */
+};
+
+struct tt_gossip_device { /* zeros: the model is in host memory, or the library's */
+	int gpu;
+	bool apart;                 /* the buffers are the device's, and have a window of their own */
+	bool registered;            /* the driver knows the buffers, which are the host's */
+	struct tt_gpu_queue *queue; /* NULL: the model is in host memory */
+	struct tutti_window *window;
 	struct tt_pinned *pinned;
+	struct tt_timer timer;
+	struct tt_gpu_fence *fence; /* that is waited for */
+	uint64_t mark;              /* likewise */
 };
 
 struct tt_gossip_peer { /* another rank of the job */
@@ -94,6 +106,7 @@ struct tutti_gossip {
 	bool holds;                 /* the library holds the model */
 	struct tutti_window *window;
 	struct tt_pinned *pinned;
+	struct tt_gossip_device device;
 	char *memory, *buffers;
 	struct tt_gossip_head *head;
 	struct tt_mail *mail;
@@ -122,7 +135,7 @@ static inline char *tt_gossip_buffer(const struct tutti_gossip *g, int i)
 
 static inline size_t tt_gossip_offset(const struct tutti_gossip *g, int i)
 {
-	return (size_t)(tt_gossip_buffer(g, i) - g->memory);
+	return g->device.apart ? (size_t)i * g->model.bytes : (size_t)(tt_gossip_buffer(g, i) - g->memory);
 }
 
 /* ---- gossip.c ---- */
@@ -176,6 +189,18 @@ bool tt_fetch_is_settled(struct tt_fetch *); /* tt_fetch_mix will not wait. With
 double tt_fetch_age(const struct tt_fetch *); /* milliseconds since the model was published */
 bool tt_fetch_is_wanted(struct tt_fetch *);
 bool tt_fetch_is_idle(void *g); /* nothing is under way */
+
+/* ---- gossip_device.c: a model on a device. Without the lock ---- */
+
+int tt_gossip_find_device(const tutti_tensor *, int n, int *gpu); /* -1: host memory. -ENOTSUP: not all in one place */
+int tt_gossip_open_device(struct tutti_gossip *);  /* g->device.gpu and apart are set, and g->memory */
+int tt_gossip_open_device_window(struct tutti_gossip *, const char *name);
+void tt_gossip_close_device(struct tutti_gossip *); /* the window was closed */
+int tt_gossip_make_staging(struct tt_fetch *);
+int tt_gossip_await_stream(struct tutti_gossip *); /* until the calling thread's stream has come so far; -EINTR */
+int tt_gossip_store(struct tutti_gossip *, int buffer); /* the tensors into a buffer */
+int tt_gossip_blend_device(const struct tt_fetch *, const struct tt_blend *); /* waits for the stream, too */
+bool tt_gossip_is_broken(const struct tutti_gossip *); /* this rank's device is */
 
 /* ---- push_sum.c: gifts ---- */
 

@@ -76,9 +76,12 @@ static void end(struct tt_fetch *f, int err)
 static bool post(struct tt_fetch *f, struct tt_post *p, void *to, size_t bytes, size_t offset,
                  void (*done)(struct tt_post *, int))
 {
-	*p = (struct tt_post){ .pinned = f->pinned, .done = done,
+	const struct tt_gossip_device *d = &f->g->device;
+	bool data = p != &f->post;
+
+	*p = (struct tt_post){ .pinned = data && d->queue ? f->staged : f->pinned, .done = done,
 		.op = { .kind = TT_GET, .local = to, .len = bytes, .offset = offset } };
-	int err = tt_window_post(f->g->window, f->rank, p);
+	int err = tt_window_post(data && d->apart ? d->window : f->g->window, f->rank, p);
 
 	f->under_way += !err;
 	f->err = f->err ? f->err : err;
@@ -163,7 +166,8 @@ static int read_head(struct tt_fetch *f, const struct tt_gossip_head *h)
 	uint64_t published = __atomic_load_n(&h->published, __ATOMIC_ACQUIRE);
 
 	if (__atomic_load_n(&h->hash, __ATOMIC_RELAXED) != f->g->model.hash)
-		return tt_fail(-EINVAL, "rank %d gossips about another model under this name", f->rank);
+		return tt_fail(-EINVAL, "rank %d gossips about another model under this name, or has its buffers in "
+		               "another place", f->rank);
 	if (!published)
 		return -ENODATA;
 	f->buffer = published % TT_GOSSIP_BUFFERS;
@@ -199,15 +203,18 @@ static void get_head(struct tt_fetch *f)
 static void ask(struct tt_fetch *f)
 {
 	const struct tt_member *m = tt_member(f->g->job, f->rank);
+	const struct tt_gossip_device *d = &f->g->device;
 	int err = f->gift && f->epoch != m->epoch ? -ECONNRESET : tt_window_ask(f->g->window, f->rank);
 
+	if (!err && d->apart)
+		err = tt_window_ask(d->window, f->rank);
 	if (err == -EINPROGRESS && m->tries && m->state != TT_UP)
 		err = -EHOSTUNREACH;
 	if (err == -EINPROGRESS)
 		return;
 	if (err)
 		end(f, err);
-	else if (tt_window_is_mapped(f->g->window, f->rank))
+	else if (!d->queue && tt_window_is_mapped(f->g->window, f->rank))
 		f->state = TT_FETCH_MAPPED;
 	else if (f->gift)
 		get_data(f);
@@ -220,13 +227,17 @@ static void ask(struct tt_fetch *f)
 static int make_staging(struct tt_fetch *f)
 {
 	size_t head = (sizeof *f->head + TT_MODEL_ALIGN - 1) / TT_MODEL_ALIGN * TT_MODEL_ALIGN;
-	size_t bytes = head + f->g->model.bytes;
+	bool apart = f->g->device.queue;
+	size_t bytes = head + (apart ? 0 : f->g->model.bytes);
 
+	if (apart && !f->staging && tt_gossip_make_staging(f))
+		return -ENOMEM;
 	if (f->head)
 		return 0;
 	if (!(f->head = aligned_alloc(TT_MODEL_ALIGN, bytes)))
 		return -ENOMEM;
-	f->staging = (char *)f->head + head;
+	if (!apart)
+		f->staging = (char *)f->head + head;
 	if (!tt_pin(f->g->job, f->head, bytes, TT_PIN_READ, &f->pinned))
 		return 0;
 	free(f->head);
@@ -445,11 +456,11 @@ int tt_fetch_mix(struct tt_fetch *f, struct tt_blend *b, double loss, uint64_t d
 		tt_unlock(f->g->job);
 		if (mapped)
 			return mix_mapped(f, b, loss);
-		for (size_t at = a.done; !err && at < a.have; at += TT_GOSSIP_BLEND)
+		for (size_t at = a.done; !err && !f->g->device.queue && at < a.have; at += TT_GOSSIP_BLEND)
 			tt_gossip_blend(f->g, b, f->staging, at, tt_min(at + TT_GOSSIP_BLEND, a.have));
 		a.done = tt_max(a.done, a.have);
 		if (came && a.done == f->g->model.bytes)
-			return err;
+			return err || !f->g->device.queue ? err : tt_gossip_blend_device(f, b);
 	} while (!err);
 	return err;
 }

@@ -127,6 +127,213 @@ static void test_tables(void)
 	expect_nothing_left();
 }
 
+/* ---- gossip ---- */
+
+enum { TENSORS = 4, ROUNDS = 4 };
+static const tutti_type types[TENSORS] = { TUTTI_F32, TUTTI_BF16, TUTTI_I32, TUTTI_F64 };
+static const size_t counts[TENSORS] = { 300001, 777, 1001, 3 };
+
+struct model {
+	tutti_tensor list[TENSORS];
+	char *memory;
+	size_t bytes;
+};
+
+static struct model model_on(tutti *job, int gpu)
+{
+	struct model m = { .bytes = 0 };
+
+	for (int i = 0; i < TENSORS; i++)
+		m.bytes += (counts[i] * tt_type_size(types[i]) + 63) / 64 * 64;
+	char *at = m.memory = take(job, m.bytes, gpu);
+	for (int i = 0; i < TENSORS; at += (counts[i] * tt_type_size(types[i]) + 63) / 64 * 64, i++)
+		m.list[i] = (tutti_tensor){ at, counts[i], types[i] };
+	return m;
+}
+
+/* Small numbers, of every type. */
+static void fill_model(const struct model *m, int seed)
+{
+	for (int i = 0; i < TENSORS; i++) {
+		char *bytes = bytes_of(m->list[i].data);
+		for (size_t k = 0; k < counts[i]; k++) {
+			float x = (float)((int)(k * 7 + (size_t)seed * 31) % 1000) * 0.013f;
+			double wide = x;
+			int32_t whole = (int32_t)(x * 100);
+			if (types[i] == TUTTI_F32)
+				memcpy(bytes + 4 * k, &x, 4);
+			else if (types[i] == TUTTI_BF16)
+				memcpy(bytes + 2 * k, (char *)&x + 2, 2);
+			else if (types[i] == TUTTI_I32)
+				memcpy(bytes + 4 * k, &whole, 4);
+			else
+				memcpy(bytes + 8 * k, &wide, 8);
+		}
+	}
+}
+
+static int chosen(void *peer) { return *(int *)peer; }
+
+/* Publishes and mixes in turn; what each mix has made goes into `made`. Barriers: the rounds are the same each time. */
+static void gossip(tutti *job, const char *name, int gpu, tutti_gossip_place place, char *made)
+{
+	tutti_gossip_config c = tutti_gossip_defaults();
+	struct model m = model_on(job, gpu), to = model_on(job, gpu);
+	tutti_gossip_result r;
+	tutti_gossip *g;
+	int peer;
+
+	c.place = place;
+	c.value = 0.3;
+	c.timeout_ms = 20000;
+	c.choice = TUTTI_CHOICE_OWN;
+	c.choose = chosen;
+	c.arg = &peer;
+	fill_model(&m, tutti_rank(job));
+	CHECK(tutti_gossip_open(job, name, m.list, TENSORS, &c, &g) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < ROUNDS; i++) {
+		peer = -1; /* so that both have published before one reads */
+		CHECK(tutti_gossip_publish(g, 0) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		peer = 1 - tutti_rank(job);
+		CHECK(tutti_gossip_publish(g, 0) == 0);
+		if (i == 1)
+			CHECK(tutti_gossip_set_value(g, 1) == 0);
+		CHECK(i == 2 ? tutti_gossip_fetch(g, 0, to.list, &r) == 0 : tutti_gossip_mix(g, 0, &r) == 0);
+		CHECK(r.peer == 1 - tutti_rank(job));
+		if (r.peer < 0)
+			printf("%s: %s\n", name, r.why);
+		memcpy(made + (size_t)i * m.bytes, bytes_of(i == 2 ? to.memory : m.memory), m.bytes);
+		CHECK(tutti_gossip_set_value(g, 0.3) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		fill_model(&m, tutti_rank(job) + 5 * i);
+	}
+	tutti_gossip_close(g);
+	tutti_free(job, m.memory);
+	tutti_free(job, to.memory);
+}
+
+static bool has_kernels(void)
+{
+#ifdef HAVE_GPU_KERNELS
+	return true;
+#else
+	return false;
+#endif
+}
+
+/* A build without kernels for GPUs refuses a model there. */
+static void program_no_kernels(tutti *job)
+{
+	struct model m = model_on(job, 0);
+	const tutti_gossip_config c = tutti_gossip_defaults();
+	tutti_gossip *g;
+
+	CHECK(tutti_gossip_open(job, "g", m.list, TENSORS, &c, &g) == -ENOTSUP && strstr(tutti_why(), "no kernels"));
+	tutti_free(job, m.memory);
+}
+
+static void program_gossip(tutti *job)
+{
+	size_t all = ROUNDS * (1u << 22);
+	char *host = calloc(1, all), *there = calloc(1, all), *staged = calloc(1, all), *mixed = calloc(1, all);
+	int me = tutti_rank(job);
+
+	gossip(job, "host", -1, TUTTI_PLACE_MODEL, host);
+	gossip(job, "device", me, TUTTI_PLACE_MODEL, there);
+	gossip(job, "staged", me, TUTTI_PLACE_HOST, staged);
+	gossip(job, "mixed", me - 1, TUTTI_PLACE_HOST, mixed); /* rank 0's model is the host's */
+	CHECK(!memcmp(host, there, all));
+	CHECK(!memcmp(host, staged, all));
+	CHECK(!memcmp(host, mixed, all));
+	free(host);
+	free(there);
+	free(staged);
+	free(mixed);
+}
+
+/* What is refused of a model on a device. */
+static void program_gossip_refused(tutti *job)
+{
+	struct model m = model_on(job, 0), host = model_on(job, -1);
+	tutti_gossip_config c = tutti_gossip_defaults();
+	tutti_tensor both[2] = { m.list[0], host.list[0] };
+	tutti_gossip_result r;
+	tutti_gossip *g;
+	tutti_op op;
+
+	CHECK(tutti_gossip_open(job, "g", both, 2, &c, &g) == -ENOTSUP && strstr(tutti_why(), "one place"));
+	c.way = TUTTI_GOSSIP_PUSH;
+	CHECK(tutti_gossip_open(job, "g", m.list, TENSORS, &c, &g) == -ENOTSUP && strstr(tutti_why(), "pulls"));
+	c.way = TUTTI_GOSSIP_PULL;
+	c.place = 7;
+	CHECK(tutti_gossip_open(job, "g", m.list, TENSORS, &c, &g) == -EINVAL && strstr(tutti_why(), "place"));
+	c.place = TUTTI_PLACE_MODEL;
+	CHECK(tutti_gossip_open(job, "g", m.list, TENSORS, &c, &g) == 0);
+	memset(&op, 0, sizeof op);
+	CHECK(tutti_gossip_mix_start(g, 0, &op) == -ENOTSUP && strstr(tutti_why(), "GPU 0"));
+	CHECK(tutti_gossip_fetch(g, 0, host.list, &r) == -ENOTSUP && strstr(tutti_why(), "GPU 0"));
+	CHECK(tutti_gossip_publish(g, 0) == 0);
+	CHECK(tutti_gossip_mix(g, 0, &r) == 0 && r.peer == -1);
+	tutti_gossip_close(g);
+	tutti_free(job, m.memory);
+	tutti_free(job, host.memory);
+}
+
+/* Rank 0 publishes as fast as it can, always one number everywhere. What rank 1 fetches is one number everywhere. */
+static void program_torn(tutti *job)
+{
+	enum { MANY = 40 };
+	int me = tutti_rank(job), peer = me ? 0 : -1, came = 0;
+	float *mine = floats(job, 0), *theirs = floats(job, 0);
+	tutti_tensor m = { mine, COUNT, TUTTI_F32 }, to = { theirs, COUNT, TUTTI_F32 };
+	tutti_gossip_config c = tutti_gossip_defaults();
+	tutti_gossip_result r;
+	tutti_gossip *g;
+
+	c.choice = TUTTI_CHOICE_OWN;
+	c.choose = chosen;
+	c.arg = &peer;
+	c.buffers = 2; /* the fewest: a reader is overtaken often */
+	CHECK(tutti_gossip_open(job, "torn", &m, 1, &c, &g) == 0);
+	CHECK(tutti_gossip_publish(g, 0) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < MANY; i++) {
+		memset(bytes_of(mine), i, COUNT * sizeof *mine);
+		CHECK(tutti_gossip_publish(g, 0) == 0);
+		CHECK(!me || tutti_gossip_fetch(g, 0, &to, &r) == 0);
+		if (!me || r.peer != 0)
+			continue;
+		const char *bytes = bytes_of(theirs);
+		CHECK(!memcmp(bytes, bytes + 1, COUNT * sizeof *theirs - 1));
+		came++;
+	}
+	CHECK(!me || came > 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_gossip_close(g);
+	tutti_free(job, mine);
+	tutti_free(job, theirs);
+}
+
+static void test_torn(void)
+{
+	if (has_kernels())
+		run_everywhere(2, 0, program_torn);
+	expect_nothing_left();
+}
+
+static void test_gossip(void)
+{
+	if (has_kernels()) {
+		run_everywhere(2, 0, program_gossip);
+		run_everywhere(1, 0, program_gossip_refused);
+	} else {
+		run_everywhere(1, 0, program_no_kernels);
+	}
+	expect_nothing_left();
+}
+
 /* ---- a stream that stands still ---- */
 
 static CUcontext context;
@@ -177,6 +384,33 @@ static void held_table(tutti *job, tutti_table *t, float *device, float *host)
 	CHECK(!memcmp(bytes_of(device), host, COUNT * sizeof *host));
 }
 
+/* Rank 0's publish waits for its stream, which rank 1 lets go. */
+static void held_gossip(tutti *job, float *device)
+{
+	static atomic_bool has_returned;
+	tutti_gossip_config c = tutti_gossip_defaults();
+	tutti_tensor m = { device, COUNT, TUTTI_F32 };
+	tutti_gossip *g;
+
+	CHECK(tutti_gossip_open(job, "held", &m, 1, &c, &g) == 0);
+	has_returned = false;
+	if (!tutti_rank(job))
+		hold_stream(job, device, true);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!tutti_rank(job)) {
+		CHECK(tutti_gossip_publish(g, 0) == 0);
+		has_returned = true;
+	} else {
+		pass_time(20 * TT_MS);
+		CHECK(!has_returned);
+		fake_cuda_hold(stream, false);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!tutti_rank(job))
+		hold_stream(job, device, false);
+	tutti_gossip_close(g);
+}
+
 static void program_held(tutti *job)
 {
 	tutti_table_config c = tutti_table_f32(COUNT, tutti_accumulate());
@@ -189,6 +423,8 @@ static void program_held(tutti *job)
 	if (!me)
 		held_table(job, t, device, host);
 	CHECK(tutti_barrier(job, NULL) == 0);
+	if (has_kernels())
+		held_gossip(job, device);
 	fill(device, 9); /* the stream sets all to 0 before the broadcast reads it */
 	memset(&op, 0, sizeof op);
 	if (!me)
@@ -263,8 +499,15 @@ static void test_broken(void)
 	}
 }
 
-static CU_TestInfo tests[] = { { "broadcast", test_broadcast }, { "tables", test_tables }, { "held", test_held },
-	                       { "broken", test_broken }, CU_TEST_INFO_NULL };
+static CU_TestInfo tests[] = {
+	{ "broadcast", test_broadcast },
+	{ "tables", test_tables },
+	{ "gossip", test_gossip },
+	{ "torn", test_torn },
+	{ "held", test_held },
+	{ "broken", test_broken },
+	CU_TEST_INFO_NULL,
+};
 static CU_SuiteInfo suites[] = { { "patterns", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv)

@@ -123,14 +123,6 @@ static int center_move(struct handles *h)
 
 	return tutti_center_move(h->center, &t, 0.1);
 }
-static int gossip_open(struct handles *h)
-{
-	const tutti_gossip_config c = tutti_gossip_defaults();
-	tutti_tensor t = list_of(h);
-	tutti_gossip *gossip;
-
-	return tutti_gossip_open(h->job, "second", &t, 1, &c, &gossip);
-}
 static int gossip_fetch(struct handles *h)
 {
 	tutti_tensor t = list_of(h);
@@ -169,14 +161,14 @@ static const struct refusal {
 	{ "tutti_ea_open", 1, ea_open }, { "tutti_center_open", 1, center_open },
 	{ "tutti_center_read", 1, center_read },
 	{ "tutti_center_ahead", 1, center_ahead }, { "tutti_center_move", 1, center_move },
-	{ "tutti_gossip_open", 1, gossip_open }, { "tutti_gossip_fetch", 1, gossip_fetch },
+	{ "tutti_gossip_fetch", 1, gossip_fetch },
 	{ "tutti_controller_answer", 1, controller_answer }, { "tutti_controller_ask", 2, controller_ask },
 	{ "tutti_queue_send", 1, queue_send },
 };
 static const char *const others[] = { /* take a GPU's memory, ... */
 	"tutti_alloc", "tutti_free", "tutti_window_open", "tutti_put", "tutti_get", "tutti_put_notify", "tutti_send",
 	"tutti_recv", "tutti_broadcast", "tutti_table_push", "tutti_table_pull", "tutti_table_push_pull",
-	"tutti_table_assign", "tutti_table_snapshot",
+	"tutti_table_assign", "tutti_table_snapshot", "tutti_gossip_open",
 	/* ... or no memory that is moved: an argument of a callback, the place for a pointer */
 	"tutti_stream", "tutti_group_watch", "tutti_window_map", "tutti_on_wait", "tutti_own", "tutti_center_own",
 	"tutti_ea_center", "tutti_gossip_model", "tutti_controller_serve", "tutti_queue_receive",

@@ -113,6 +113,31 @@ def test_broadcasts_and_tables(ranks):
 
 
 @needs_fake
+def test_gossip(ranks):
+    def program():
+        import numpy as np
+        import tutti
+        job = tutti.init()
+        n, me = 10000, job.rank
+        model, host = tutti.empty(n, gpu=0), np.empty(n, np.float32)
+        window = tutti.Window("model", model)
+        try:
+            g = tutti.Gossip("g", [model], choice=lambda: 1 - me, value=0.5, timeout=20)
+        except tutti.errors.NotSupported as e:
+            assert "no kernels" in str(e)  # of this build
+            return
+        window.put(np.full(n, 8 * me, np.float32), me)
+        g.publish()
+        job.barrier()
+        while g.mix().peer is None:  # it had published nothing when the fetch began
+            g.publish()
+        assert (window.get(host, me) == 4).all()
+        job.barrier()
+
+    ranks(2, program, env={"LD_LIBRARY_PATH": FAKE})
+
+
+@needs_fake
 def test_refused_by_the_library(ranks):
     def program():
         import pytest

@@ -13,13 +13,14 @@ local CHOICES = {
    way = { pull = lib.TUTTI_GOSSIP_PULL, push = lib.TUTTI_GOSSIP_PUSH, push_sum = lib.TUTTI_GOSSIP_PUSH_SUM },
    choice = { uniform = lib.TUTTI_CHOICE_UNIFORM, exponential = lib.TUTTI_CHOICE_EXPONENTIAL,
               ring = lib.TUTTI_CHOICE_RING, hosts = lib.TUTTI_CHOICE_HOSTS, dpwa = lib.TUTTI_CHOICE_DPWA },
+   place = { model = lib.TUTTI_PLACE_MODEL, host = lib.TUTTI_PLACE_HOST },
    method = { constant = lib.TUTTI_GOSSIP_CONSTANT, clock = lib.TUTTI_GOSSIP_CLOCK, loss = lib.TUTTI_GOSSIP_LOSS },
 }
 
 -- Opens a gossip. model: a tensor or a table of tensors. options: way ("pull", "push", "push_sum"), choice ("uniform",
 -- "exponential", "ring", "hosts", "dpwa"), method ("constant", "clock", "loss"), value, divergence_threshold,
--- fetch_probability, buffers, timeout (seconds), seed, clock, weight. The section gossip of the job's
--- config file gives the options that the caller leaves out; else an option has its default.
+-- fetch_probability, buffers, timeout (seconds), seed, clock, weight, place of the published models of a model on a GPU
+-- ("model", "host"). The section gossip of the job's config file gives the options that the caller leaves out; else an option has its default.
 function Gossip.open(group, name, model, options)
    local c, rest = ffi.new('tutti_gossip_config', lib.tutti_gossip_defaults()), {}
    check(lib.tutti_gossip_configure(group.c, c))

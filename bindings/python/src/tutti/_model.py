@@ -19,9 +19,17 @@ class Model:
     def __init__(self, tensors: Any) -> None:
         self.tensors = as_list(tensors)
         self.list, self._buffers = _buffer.tensors(self.tensors)
+        first = self.tensors[0] if self.tensors else None
+        self._on_cpu = not (getattr(getattr(first, "device", None), "type", None) == "cuda" or
+                            hasattr(first, "__cuda_array_interface__"))
 
     def __len__(self) -> int:
         return len(self.list)
+
+    def announce(self) -> None:
+        """The next call takes a model on a GPU as the stream of the first tensor leaves the model."""
+        if not self._on_cpu:
+            _buffer.readable(self.tensors[0])
 
     def matching(self, tensors: Any, what: str) -> "Model":
         """Another list of the same counts, types and orders, which the library does not check by itself."""

@@ -16,6 +16,7 @@ from .operation import Operation
 WAYS = {"pull": lib.TUTTI_GOSSIP_PULL, "push": lib.TUTTI_GOSSIP_PUSH, "push_sum": lib.TUTTI_GOSSIP_PUSH_SUM}
 CHOICES = {"uniform": lib.TUTTI_CHOICE_UNIFORM, "exponential": lib.TUTTI_CHOICE_EXPONENTIAL,
            "ring": lib.TUTTI_CHOICE_RING, "hosts": lib.TUTTI_CHOICE_HOSTS, "dpwa": lib.TUTTI_CHOICE_DPWA}
+PLACES = {"model": lib.TUTTI_PLACE_MODEL, "host": lib.TUTTI_PLACE_HOST}
 METHODS = {"constant": lib.TUTTI_GOSSIP_CONSTANT, "clock": lib.TUTTI_GOSSIP_CLOCK, "loss": lib.TUTTI_GOSSIP_LOSS}
 
 
@@ -59,6 +60,9 @@ class _Held:
 
     def __len__(self) -> int:
         return len(self.list)
+
+    def announce(self) -> None:
+        """Memory of the host has no stream."""
 
     def arrays(self, list_of: Any, owner: Any) -> List[Any]:
         """NumPy arrays in the library's memory. They keep the owner of the memory alive."""
@@ -114,7 +118,10 @@ class Gossip(Handle):
     "constant", which is value, 0.5, or "clock", "loss". divergence_threshold: below this loss f shrinks with the loss;
     0. fetch_probability: that a round has a peer; 1. buffers: how many published models stay readable, 2 to 4; 0: 3,
     with push 4. timeout: seconds that `mix` waits; 1. seed of the choices; 0: another one each time. clock at the
-    start; 0. weight of push_sum at the start; NaN: 1 / ranks. docs/methods.md explains all of them.
+    start; 0. weight of push_sum at the start; NaN: 1 / ranks. docs/methods.md explains all of them. place of the
+    published models, if the model is on a GPU: "model" is that GPU, on all ranks; "host" takes host memory instead.
+
+    A model may be on a GPU: way "pull", without `mix_start`. `publish`, `mix` and `fetch` wait for the current stream.
 
     One thread at a time uses the object.
     """
@@ -127,13 +134,14 @@ class Gossip(Handle):
                  value: Optional[float] = None, divergence_threshold: Optional[float] = None,
                  fetch_probability: Optional[float] = None, buffers: Optional[int] = None,
                  timeout: Optional[float] = None, seed: Optional[int] = None, clock: Optional[float] = None,
-                 weight: Optional[float] = None, group: Optional[Group] = None) -> None:
+                 weight: Optional[float] = None, place: Optional[str] = None, group: Optional[Group] = None) -> None:
         group = group_of(group)
         c = ffi.new("tutti_gossip_config *", lib.tutti_gossip_defaults())
         call(lib.tutti_gossip_configure, group._c, c)
         _set(c, way=_code(WAYS, way, "way"), method=_code(METHODS, method, "method"), value=value,
              divergence_threshold=divergence_threshold, fetch_probability=fetch_probability, buffers=buffers,
-             timeout_ms=None if timeout is None else milliseconds(timeout), seed=seed, clock=clock, weight=weight)
+             timeout_ms=None if timeout is None else milliseconds(timeout), seed=seed, clock=clock, weight=weight,
+             place=_code(PLACES, place, "place"))
         self._choice: Optional[_Choice] = None
         if choice is None or isinstance(choice, str):
             _set(c, choice=_code(CHOICES, choice, "choice"))
@@ -174,9 +182,10 @@ class Gossip(Handle):
     def publish(self, loss: float = 0) -> None:
         """Lets other ranks read the model as it is, chooses a peer, and starts to read the peer's model, or gives this.
 
-        loss: of this model; not finite: the model is spoiled. Does not block. Raises RankDied if the job goes on
-        without this rank.
+        loss: of this model; not finite: the model is spoiled. Does not block, unless the model is on a GPU. Raises
+        RankDied if the job goes on without this rank.
         """
+        self._model.announce()
         call(lib.tutti_gossip_publish, self._handle, loss)
         if self._choice:
             self._choice.raise_error()
@@ -186,6 +195,7 @@ class Gossip(Handle):
 
         loss: of the model after the step. A round without a peer is no error: Mix.why has the sentence.
         """
+        self._model.announce()
         result = ffi.new("tutti_gossip_result *")
         call(lib.tutti_gossip_mix, self._handle, loss, result)
         return _mix(result)
