@@ -74,13 +74,11 @@ static int widen(struct tt_allreduce *a)
 	struct tt_exchange *x = &a->all;
 	struct tt_run r;
 	size_t len = x->count * sizeof(float);
-	char *room = tt_scratch_take(&a->coll.job->scratch, len);
+	char *room = tt_coll_room(&a->coll, len);
 
 	if (!room)
 		return tt_fail(-ENOMEM, "no memory for %zu bytes of partial sums: TUTTI_PARTIALS=short needs none",
 		               len);
-	a->coll.room = room;
-	a->coll.room_len = len;
 	a->narrow = *x;
 	for (size_t at = 0, end = x->count * x->width; at < end; at += r.len) {
 		r = tt_vector_run(&x->vector, at, end - at);

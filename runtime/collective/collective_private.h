@@ -41,6 +41,8 @@ struct tt_collectives {
 	struct tt_job *job;
 	struct tt_list running, unexpected, segments; /* unexpected: messages that no collective has taken yet */
 	struct tt_timer wake;       /* continues the collectives that wait for another one of this rank */
+	void *room;                 /* the largest room of a call that has ended, for the next one; NULL: none */
+	size_t room_len;
 };
 enum { TT_PRINTS = 64 }; /* a power of two, since the numbers of calls wrap around */
 
@@ -125,6 +127,7 @@ enum {
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
+void *tt_coll_room(struct tt_coll *, size_t len); /* sets its room, once; NULL: no memory. With the lock */
 bool tt_coll_rounds(tutti_type, tutti_rule); /* of f16 or bf16: is it to be made in f32, and rounded once? */
 int tt_coll_check_rule(const char *what, tutti_type, tutti_rule); /* -EINVAL: unknown, or not together */
 static inline bool tt_overlap(const void *a, size_t a_len, const void *b, size_t b_len)

@@ -1,6 +1,9 @@
 /* half.c - vectors of f16 and bf16 to f32 and back, with the text of half.h for one number at a time */
 #include "kernel/kernel.h"
 #include <string.h>
+#ifndef __clang__
+#pragma GCC optimize("O3") /* or it does not vectorize these loops */
+#endif
 
 typedef float vf32;
 typedef uint32_t vu32;
@@ -17,10 +20,14 @@ INLINE vi32 as_vi32(vu32 x) { return (vi32)x; }
 
 void tt_to_f32(void *restrict to, const void *restrict from, size_t count, tutti_type type)
 {
-	if (type == TUTTI_BF16) {
-		tt_widen(to, from, count);
-		return;
+	for (size_t i = 0; type == TUTTI_BF16 && i < count; i++) {
+		uint16_t half;
+		memcpy(&half, (const char *)from + i * sizeof half, sizeof half);
+		uint32_t bits = (uint32_t)half << 16;
+		memcpy((char *)to + i * sizeof bits, &bits, sizeof bits);
 	}
+	if (type == TUTTI_BF16)
+		return;
 	for (size_t i = 0; i < count; i++) {
 		uint16_t half;
 		memcpy(&half, (const char *)from + i * sizeof half, sizeof half);
@@ -31,10 +38,15 @@ void tt_to_f32(void *restrict to, const void *restrict from, size_t count, tutti
 
 void tt_from_f32(void *restrict to, const void *restrict from, size_t count, tutti_type type)
 {
-	if (type == TUTTI_BF16) {
-		tt_narrow(to, from, count);
-		return;
+	for (size_t i = 0; type == TUTTI_BF16 && i < count; i++) {
+		uint32_t bits;
+		memcpy(&bits, (const char *)from + i * sizeof bits, sizeof bits);
+		uint16_t half = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 :
+		                           (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+		memcpy((char *)to + i * sizeof half, &half, sizeof half);
 	}
+	if (type == TUTTI_BF16)
+		return;
 	for (size_t i = 0; i < count; i++) {
 		float x;
 		memcpy(&x, (const char *)from + i * sizeof x, sizeof x);
