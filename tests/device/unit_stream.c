@@ -84,7 +84,7 @@ static void program_refused(tutti *job)
 	char *window = take(job, LEN, -1), *mine = take(job, LEN, 0);
 	struct stage s, elsewhere;
 	CUcontext own;
-	CUstream foreign;
+	CUstream foreign = NULL;
 	tutti_window *w;
 	void *graph;
 	long no_stream[64] = { 0 };
