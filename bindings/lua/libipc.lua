@@ -2,6 +2,7 @@
 local lend = require 'ipc.lend'
 local link = require 'ipc.link'
 local map = require 'ipc.map'
+local pack = require 'ipc.pack'
 local posix = require 'ipc.posix'
 local surface = require 'tutti.surface'
 
@@ -25,6 +26,9 @@ function ipc.waitpid(pid)
    if posix.C.waitpid(pid, status, 0) < 0 then posix.fail('ipc.waitpid') end
    return status[0] % 128 == 0 and math.floor(status[0] / 256) % 256 or nil
 end
+
+-- Whether messages may hold functions: false at first. A function that a peer has sent can do whatever this process can.
+function ipc.functions(allowed) pack.functions = allowed == true end
 
 -- These share memory between threads, and here are none.
 for _, name in ipairs({ 'workqueue', 'channel', 'mutex', 'sharedtable', 'marshal', 'spawn', 'flock', 'BackgroundTask',

@@ -217,8 +217,52 @@ describe('libipc', function()
       ]])
    end)
 
+   it('refuses what is not whole', function()
+      local pack = require 'ipc.pack'
+      local tensor = require 'tutti.tensor'
+      local function why(s) return select(2, pcall(pack.decode, s, 1)) end
+      local values = { 2.5, 'text', { a = true, [3] = { 'x' } }, tensor.FloatTensor(2, 3):fill(7), {} }
+      values[5].t = tensor.LongTensor(3):storage()
+      for _, value in ipairs(values) do
+         local whole = pack.encode(value)
+         assert.are.equal(type(value), type((pack.decode(whole, 1))))
+         for n = 0, #whole - 1 do assert.truthy(tostring(why(whole:sub(1, n))):find('is not whole', 1, true), n) end
+      end
+      for _, s in ipairs({ 'S-4;abcd', 'M1;NN', 'M1;D' .. ('\255'):rep(8) .. 'N', 'C1;', 'Q1;', 'M1e9;' }) do
+         assert.truthy(tostring(why(s)):find('is not whole', 1, true), s)
+      end
+      assert.truthy(tostring(why('Tdouble 100000000;')):find('is not whole', 1, true))
+      for _, head in ipairs({ 'double 4294967296 4294967296', 'doubles 1', '', 'float 1 0 99999999999999999999' }) do
+         assert.truthy(tostring(why('T' .. head .. ';')):find('a tensor "' .. head .. '", which cannot be', 1, true))
+      end
+   end)
+
+   it('refuses what a peer sends that is not whole, and its functions, and goes on', function()
+      local output = run([[
+         local server, port = ipc.server()
+         local m = ipc.map(1, function(port)
+            local client = require 'libipc'.client(port)
+            client.all:send('vTdouble 100000000;', 0, 0)
+            client.all:send('tdouble 100000000000 100000000000', 0, 0)
+            client:send({ f = function() return 1 end })
+            client:send('fine')
+            client:close()
+            return function(x) return x + 1 end
+         end, port)
+         server:clients(1, function(client)
+            for _ = 1, 3 do print(pcall(client.recv, client)) end
+            assert(client:recv() == 'fine')
+         end)
+         assert(m:join()(1) == 2) -- a map's functions are the program's own
+      ]])
+      assert.truthy(output:find('false%s+recv: rank 1: a message is not whole'), output)
+      assert.truthy(output:find('false%s+a message holds a tensor "double 100000000000 1'), output)
+      assert.truthy(output:find('false%s+recv: rank 1: a message holds a function, [^\n]+ipc.functions%(true%)'), output)
+   end)
+
    it('sends storages and functions', function()
       local output = run([[
+         ipc.functions(true)
          local server, port = ipc.server()
          local m = ipc.map(1, function(port)
             local torch = require 'tutti.tensor'
@@ -301,6 +345,21 @@ describe('libipc', function()
       assert.truthy(output:find('sent%s+false%s+a client cannot be sent: give it to a map'), output)
       assert.truthy(output:find("only its parent is a rank of the job", 1, true), output)
       assert.truthy(output:find('left the job', 1, true), output)
+   end)
+
+   it('keeps the clients that a map has returned, also when memory is collected', function()
+      run([[
+         local server, port = ipc.server()
+         local client = ipc.map(1, function(port)
+            collectgarbage('setpause', 0)
+            return require 'libipc'.client(port)
+         end, port):join()
+         for i = 1, 50 do client:send({ i }) end
+         server:clients(1, function(peer)
+            for i = 1, 50 do assert(peer:recv()[1] == i) end
+         end)
+         client:close()
+      ]])
    end)
 
    it('says how many clients have come within the limit', function()

@@ -46,12 +46,12 @@ function lend.ask(client, name, ...)
    local letter, answer = wire:receive()
    if not letter then error(name .. ': the process that has connected this client has ended', 0) end
    if letter == 'E' then error(answer, 0) end
-   return (pack.decode(answer))
+   return (pack.decode(answer, 1, pack.OURS))
 end
 
 -- Does what the other end of the wire has asked for.
 function lend.answer(wire, request)
-   local q = pack.decode(request)
+   local q = pack.decode(request, 1, pack.OURS)
    local ok, said = pcall(function()
       local client = owned[q.number]
       return pack.encode(client[q.name](client, unpack(q, 1, q.n)))
@@ -59,8 +59,9 @@ function lend.answer(wire, request)
    wire:send(ok and 'A' or 'E', tostring(said))
 end
 
--- Answers until the other end is closed.
-function lend.serve(wire)
+-- Answers until the other end is closed. These clients are asked for, and live that long.
+function lend.serve(wire, clients)
+   lend.serving = clients
    for _, request in function() return wire:receive() end do lend.answer(wire, request) end
 end
 

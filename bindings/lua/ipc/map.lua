@@ -25,13 +25,13 @@ end
 
 -- ---- in the new process ----
 
--- What the parent gets: its letter and bytes, and how many clients these hold.
+-- What the parent gets: its letter and bytes, and the clients that these hold.
 local function results(ok, ...)
-   if not ok then return 'E', tostring((...)), 0 end
-   local out, clients = { select('#', ...) .. ';' }, 0
+   if not ok then return 'E', tostring((...)), {} end
+   local out, clients = { select('#', ...) .. ';' }, {}
    local function number_of(x)
       local number = lend.number_of(x)
-      if number then clients = clients + 1 end
+      if number then clients[#clients + 1] = x end
       return number
    end
    for i = 1, select('#', ...) do out[i + 1] = pack.encode(select(i, ...), number_of) end
@@ -47,9 +47,9 @@ local function run_child(id, wire, f, arguments, n)
    local ok, letter, body, clients = pcall(function()
       return results(xpcall(function() return f(unpack(arguments, 1, n + 1)) end, debug.traceback))
    end)
-   if not ok then letter, body, clients = 'E', tostring(letter), 0 end
+   if not ok then letter, body, clients = 'E', tostring(letter), {} end
    wire:send(letter, body)
-   if clients > 0 then lend.serve(wire) end
+   if clients[1] then lend.serve(wire, clients) end
    wire:close()
    job.leave_all()
    io.stdout:flush()
@@ -88,7 +88,8 @@ local function take_results(child, body)
    end
    count, at = body:match('^(%d+);()')
    child.values, child.count = {}, tonumber(count)
-   for i = 1, child.count do child.values[i], at = pack.decode(body, at, copy) end
+   local from = { copy = copy, functions = true }
+   for i = 1, child.count do child.values[i], at = pack.decode(body, at, from) end
    if clients == 0 then finish(child) end
 end
 

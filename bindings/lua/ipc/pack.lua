@@ -1,8 +1,9 @@
--- Values as strings: nil, booleans, numbers, strings, nested tables, tensors, storages, functions.
+-- Values as strings: nil, booleans, numbers, strings, nested tables, tensors, storages, functions. What comes from a
+-- peer is not trusted: a length is compared with the bytes that are there, and functions are the program's to allow.
 local ffi = require 'ffi'
 local memory = require 'tutti.memory'
 local surface = require 'tutti.surface'
-local pack = {}
+local pack = { functions = false } -- whether functions of peers are taken
 
 local number = ffi.typeof('double[1]')
 
@@ -17,10 +18,24 @@ function pack.head(t)
    return memory.kind_of(t) .. ' ' .. table.concat(sizes_of(t), ' ')
 end
 
+local LARGEST = 2 ^ 52 -- elements, and so that their product is exact
+
+-- The kind, the sizes and the bytes of such a head.
+local function read_head(head)
+   local name, list = head:match('^(%a+) ([%d ]*)$')
+   local kind, sizes, count = memory.kinds[name], {}, 1
+   for s in (list or ''):gmatch('%d+') do
+      sizes[#sizes + 1] = tonumber(s)
+      count = count * sizes[#sizes]
+      if sizes[#sizes] > LARGEST or count > LARGEST then kind = nil end
+   end
+   if not kind then error(('a message holds a tensor "%s", which cannot be'):format(head:sub(1, 60)), 0) end
+   return name, sizes, #sizes > 0 and count * kind.size or 0
+end
+
 -- A new tensor of such a head.
 function pack.tensor(head)
-   local kind, sizes = head:match('^(%a+)'), {}
-   for s in head:gmatch('%d+') do sizes[#sizes + 1] = tonumber(s) end
+   local kind, sizes = read_head(head)
    return surface.new(kind, unpack(sizes))
 end
 
@@ -91,47 +106,75 @@ function pack.encode(v, number_of)
    return table.concat(out)
 end
 
+-- ---- from strings ----
+
 local get
 
-local function get_table(s, at, n, copy)
+local function damaged() error('a message is not whole: its sender is not this libipc', 0) end
+
+-- The n bytes from `at` on, and where the next ones begin.
+local function take(s, at, n)
+   if at + n > #s + 1 then damaged() end
+   return s:sub(at, at + n - 1), at + n
+end
+
+local function get_table(s, at, n, from)
    local t = {}
    for _ = 1, n do
       local k, v
-      k, at = get(s, at, copy)
-      v, at = get(s, at, copy)
+      k, at = get(s, at, from)
+      v, at = get(s, at, from)
+      if k == nil or k ~= k then damaged() end
       t[k] = v
    end
    return t, at
 end
 
 local function get_tensor(s, at, head)
-   local t = pack.tensor(head)
-   local m = memory.writable(t)
+   local _, _, bytes = read_head(head)
+   if at + bytes > #s + 1 then damaged() end -- before there is memory for it
+   local m = memory.writable(pack.tensor(head))
    if m.bytes > 0 then ffi.copy(m.pointer, ffi.cast('const char *', s) + at - 1, m.bytes) end
-   return t, at + m.bytes
+   return m.hold, at + m.bytes
 end
 
-function get(s, at, copy)
+local function get_function(code, from)
+   if not from.functions and not pack.functions then
+      error('a message holds a function, which could do anything here: ipc.functions(true) lets functions in', 0)
+   end
+   return assert(loadstring(code))
+end
+
+function get(s, at, from)
    local kind = s:sub(at, at)
    if kind == 'N' then return nil, at + 1 end
    if kind == 'Y' or kind == 'F' then return kind == 'Y', at + 1 end
    if kind == 'D' then
-      local x = number()
-      ffi.copy(x, s:sub(at + 1, at + 8), 8)
-      return x[0], at + 9
+      local x, bytes = number(), nil
+      bytes, at = take(s, at + 1, 8)
+      ffi.copy(x, bytes, 8)
+      return x[0], at
    end
-   local stop = s:find(';', at, true)
-   local head = s:sub(at + 1, stop - 1)
-   local length = tonumber(head)
-   if kind == 'S' then return s:sub(stop + 1, stop + length), stop + 1 + length end
-   if kind == 'L' then return assert(loadstring(s:sub(stop + 1, stop + length))), stop + 1 + length end
-   if kind == 'M' then return get_table(s, stop + 1, length, copy) end
-   if kind == 'C' then return copy(length), stop + 1 end
-   local t, after = get_tensor(s, stop + 1, head)
-   return kind == 'G' and t:storage() or t, after
+   local head = s:match('^([^;]*);', at + 1)
+   if not head then damaged() end
+   local start = at + #head + 2
+   if kind == 'T' or kind == 'G' then
+      local t, after = get_tensor(s, start, head)
+      return kind == 'G' and t:storage() or t, after
+   end
+   local length = tonumber(head:match('^%d+$'))
+   if kind == 'M' and length then return get_table(s, start, length, from) end
+   if kind == 'C' and from.copy then return from.copy(length), start end
+   if (kind ~= 'S' and kind ~= 'L') or not length then damaged() end
+   local bytes, after = take(s, start, length)
+   return kind == 'S' and bytes or get_function(bytes, from), after
 end
 
--- The value that begins at `at` (1), and where the next one begins. copy(number) makes what a number stands for.
-function pack.decode(s, at, copy) return get(s, at or 1, copy) end
+local PEER = {}
+pack.OURS = { functions = true } -- for processes that this one has forked
+
+-- The value that begins at `at` (1), and where the next one begins. from: who has sent it, a peer if nil. Its copy(n)
+-- makes what a number stands for; from.functions: its functions are taken.
+function pack.decode(s, at, from) return get(s, at or 1, from or PEER) end
 
 return pack

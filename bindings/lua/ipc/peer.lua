@@ -63,7 +63,8 @@ function peers.receive(peer, into)
       error('recv: the server has closed this connection', 0)
    end
    if letter ~= 'v' then return take_elements(peer, letter, body, into) end
-   local value = pack.decode(body)
+   local ok, value = pcall(pack.decode, body)
+   if not ok then error(('recv: rank %d: %s'):format(peer.rank, tostring(value)), 0) end
    if into ~= nil then refuse_into(describe(value), into) end
    return value
 end
