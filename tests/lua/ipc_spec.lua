@@ -584,6 +584,31 @@ describe('a tree', function()
       assert.are.equal(4, given, output)
    end)
 
+   it('tells the nodes that have come that another one has not', function()
+      local output = run([[
+         local server, port = ipc.server()
+         local m = ipc.map(2, function(port, id)
+            local client = require 'libipc'.client(port)
+            client:recv()
+            local _, why = pcall(require 'ipc.Tree', nil, 4, 2, nil, client)
+            client:recv()
+            return why
+         end, port)
+         local clients = {}
+         server:clients(2, function(client)
+            clients[#clients + 1] = client
+            client:send('begin')
+         end)
+         local time, now = os.time, os.time()
+         os.time = function() return now + (time() - now) * 100 end -- 3 seconds to wait for each node
+         print('root', pcall(require 'ipc.Tree', 1, 4, 2, server))
+         server:broadcast('end')
+         print('nodes', m:join())
+      ]])
+      local said = 'Tree: 1 of 4 nodes have not called it: 300 seconds have passed'
+      assert.truthy(output:find('root\tfalse\t' .. said .. '\nnodes\t' .. said .. '\t' .. said, 1, true), output)
+   end)
+
    it('waits for the address of node 1 with a limit', function()
       local output = run([[
          local now = os.time()

@@ -47,20 +47,30 @@ local function order(numNodes, hellos)
    return ranks
 end
 
-local function root(numNodes, server)
-   local hellos, why, ranks, other = {}, nil, nil, nil
+-- The hellos of the nodes that have come, and what is wrong with them, if anything is.
+local function gather(numNodes, server)
+   local hellos, why = {}, nil
    for i = 1, numNodes - 1 do
-      local rank, index, problem = next_hello(server, numNodes, numNodes - i)
+      local ok, rank, index, problem = pcall(next_hello, server, numNodes, numNodes - i)
+      if not ok then return hellos, why or rank end
       hellos[i], why = { rank = rank, index = index }, why or problem
    end
-   if not why then ranks, other = order(numNodes, hellos) end
-   why = why or other
+   return hellos, why
+end
+
+-- Each node that has come gets an answer, also when another one has not come or has died.
+local function root(numNodes, server)
+   local hellos, why = gather(numNodes, server)
+   local ranks
+   if not why then ranks, why = order(numNodes, hellos) end
    trees = trees + 1
    local name = 'ipc.Tree ' .. trees
+   local answer, failure = pack.encode({ why = why, ranks = ranks, name = name }), why
    for _, hello in ipairs(hellos) do
-      server.all:send(pack.encode({ why = why, ranks = ranks, name = name }), hello.rank, TREE)
+      local ok, problem = pcall(server.all.send, server.all, answer, hello.rank, TREE)
+      if not ok then failure = failure or problem end
    end
-   if why then error(why, 0) end
+   if failure then error(failure, 0) end
    return server.all:of(ranks, name)
 end
 
