@@ -452,6 +452,52 @@ static void test_held(void)
 	expect_nothing_left();
 }
 
+/* What waits for a stream can be given up, and counts for no clock then. */
+static void program_given_up(tutti *job)
+{
+	float *device = floats(job, 0), *host = floats(job, -1);
+	tutti_table_config c = tutti_table_f32(COUNT, tutti_accumulate());
+	int me = tutti_rank(job);
+	tutti_op ops[4];
+	tutti_table *t;
+
+	memset(ops, 0, sizeof ops);
+	c.consistency.mode = TUTTI_BSP;
+	CHECK(tutti_table_open(job, "t", &c, &t) == 0);
+	fill(host, 2);
+	if (!me)
+		hold_stream(job, device, true);
+	if (me) {
+		CHECK(tutti_broadcast(job, host, COUNT * sizeof *host, 0, NULL) == -ECONNABORTED);
+	} else {
+		CHECK(tutti_table_pull(t, device, &ops[0]) == 0);
+		CHECK(tutti_table_push(t, device, NULL, &ops[1]) == 0);
+		CHECK(tutti_table_push_pull(t, host, NULL, device, &ops[2]) == 0);
+		CHECK(tutti_broadcast(job, device, COUNT * sizeof *device, 0, &ops[3]) == 0);
+		pass_time(5 * TT_MS);
+	}
+	for (int i = 3; !me && i >= 0; i--)
+		CHECK(tutti_cancel(&ops[i]) == 0 && tutti_wait(&ops[i], -1) == -ECANCELED);
+	if (!me)
+		hold_stream(job, device, false);
+	fill(device, 2);
+	CHECK(tutti_table_push(t, device, NULL, NULL) == 0); /* the first round of both */
+	CHECK(tutti_table_pull(t, device, NULL) == 0);
+	for (int i = 0; i < COUNT; i++)
+		host[i] += host[i];
+	CHECK(!memcmp(bytes_of(device), host, COUNT * sizeof *host));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	tutti_free(job, device);
+	tutti_free(job, host);
+}
+
+static void test_given_up(void)
+{
+	run_everywhere(2, 0, program_given_up);
+	expect_nothing_left();
+}
+
 /* ---- a GPU that fails ---- */
 
 static bool is_lost(tutti_op *op) { return tutti_wait(op, -1) == -EIO && strstr(tutti_why(), "GPU 0: CUDA error 700"); }
@@ -505,6 +551,7 @@ static CU_TestInfo tests[] = {
 	{ "gossip", test_gossip },
 	{ "torn", test_torn },
 	{ "held", test_held },
+	{ "given up", test_given_up },
 	{ "broken", test_broken },
 	CU_TEST_INFO_NULL,
 };
