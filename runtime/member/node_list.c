@@ -79,21 +79,29 @@ static int check_list(struct tt_job *job)
 	return tt_fail(-EINVAL, "this job has no list of nodes (TUTTI_CONFIG): processes join it with TUTTI_NEW_RANK");
 }
 
+static void place(struct tt_member *m, const struct tt_node *node)
+{
+	struct tt_members *all = tt_members(m->job);
+	char addr[96];
+
+	all->node[m->rank] = *node;
+	m->listed = 0; /* the addresses that it said are of the old place */
+	snprintf(addr, sizeof addr, "%s:%s", all->over, node->address);
+	tt_address_set(m, addr);
+	tt_rendezvous_locate(m, node->address);
+}
+
 /* Behind the others. With the lock. */
 static int append(struct tt_job *job, const struct tt_node *node)
 {
 	struct tt_members *all = tt_members(job);
-	char addr[96];
 	int rank = job->size;
 
 	if (rank == all->capacity)
 		return tt_fail(-ENOSPC, "the list has %d nodes more than the job was started with, and no room for "
 		               "\"%s\": set TUTTI_NEWCOMERS", rank - all->launched, node->name);
-	all->node[rank] = *node;
 	tt_late_join_grow(job, rank + 1);
-	snprintf(addr, sizeof addr, "%s:%s", all->over, node->address);
-	tt_address_set(tt_member(job, rank), addr);
-	tt_rendezvous_locate(tt_member(job, rank), node->address);
+	place(tt_member(job, rank), node);
 	return rank;
 }
 
@@ -106,6 +114,8 @@ static int add_again(struct tt_job *job, int rank, const struct tt_node *node)
 		               tt_members(job)->node[rank].address);
 	if (m->removed && !m->epoch) /* nobody has ever met it */
 		tt_member_reborn(m, 0);
+	if (m->guest) /* the guest said another address, perhaps one that is right on its own host alone */
+		place(m, node);
 	m->guest = false;
 	m->removed = false; /* else a process that starts now may come as that node */
 	return rank;

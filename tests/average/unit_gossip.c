@@ -1152,7 +1152,8 @@ static void meet_own_lists(const char *transports)
 	for (int i = 0; i < 20; i++) /* b reads, and is not read */
 		CU_ASSERT(mix_round(g[1]) == 1 && mix_round(g[0]) == -1);
 	x[1] = 2;
-	CU_ASSERT(tutti_gossip_publish(g[1], 1) == 0 && tutti_node_add(job[0], "b", "127.0.0.1", port[1]) == 1);
+	CU_ASSERT(tutti_gossip_publish(g[1], 1) == 0 && tutti_node_add(job[0], "b", "localhost", port[1]) == 1);
+	CU_ASSERT_PTR_NOT_NULL(strstr(tt_member(tt_job_of(job[0]), 1)->addr, "tcp:localhost:")); /* not as b says it */
 	for (int ms = 0; ms < 20000 && mix_round(g[0]) != 1; ms++)
 		usleep(1000);
 	CU_ASSERT_EQUAL(x[0], 2);
