@@ -5,6 +5,7 @@ import importlib
 import inspect
 import itertools
 import json
+import os
 import pathlib
 import random
 import re
@@ -132,6 +133,20 @@ def test_refusals(tmp_path, lists):
             conn.add_peer("w1", "localhost", 1)
         with pytest.raises(OSError, match="node 'w1' cannot listen at localhost port"):
             dpwa.DpwaConnection("w1", config)
+
+
+def test_failed_join(tmp_path, lists):
+    """A node whose place was taken keeps no file open, and joins when the place is free."""
+    ports = free_ports("w1")
+    with contextlib.closing(dpwa.DpwaConnection("w1", write_config(tmp_path / "c", ports))) as conn:
+        with socket.create_server(("localhost", ports["w1"])):
+            open_files = len(os.listdir("/proc/self/fd"))
+            for _ in range(5):
+                with pytest.raises(OSError):
+                    conn.update_send(b"1", 1)
+            assert len(os.listdir("/proc/self/fd")) == open_files
+        conn.update_send(b"1", 1)
+        assert conn.clock == 1
 
 
 def test_no_torch():

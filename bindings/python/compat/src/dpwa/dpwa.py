@@ -184,9 +184,13 @@ class DpwaConnection:
         nodes = ",\n".join('{ name = "%s"; address = "%s:%d"; }' % (
             name, "[%s]" % host if ":" in host else host, port) for name, host, port in self._nodes.values())
         self._file = _memory_file('evict = "no";\nlists = "own";\nnodes = (%s);\n' % nodes)
-        with _without_launcher():
-            job = tutti.Job(file="/proc/self/fd/%d" % self._file, node=self.name,
-                            timeout=None)  # tries for ever where nobody listens yet
+        try:
+            with _without_launcher():
+                job = tutti.Job(file="/proc/self/fd/%d" % self._file, node=self.name,
+                                timeout=None)  # tries for ever where nobody listens yet
+        except BaseException:
+            self._close_file()
+            raise
         self._joined = time.monotonic()
         return job
 
@@ -218,6 +222,9 @@ class DpwaConnection:
         if self._job is not None:
             self._job.leave()
             self._job = None
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
