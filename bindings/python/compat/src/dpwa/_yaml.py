@@ -85,7 +85,7 @@ class _Reader:
             return False
         if key in NODE:
             self._take_node(dash, key, rest)
-        elif key == "value" and not isinstance(self.config.get("value"), dict):
+        elif key == "value":
             self.config["constant"] = {"value": _scalar(rest)}
         elif key == "nodes" and not rest:
             self._nodes()
