@@ -316,6 +316,49 @@ static void program_torn(tutti *job)
 	tutti_free(job, theirs);
 }
 
+static const char *failing; /* a function of the driver */
+
+/* Each call of the driver fails once: it has a sentence, or does not matter, and nothing is left behind. */
+static void program_failing(tutti *job)
+{
+	struct model m = model_on(job, 0);
+	tutti_gossip_config c = tutti_gossip_defaults();
+	tutti_gossip *g;
+	int err;
+
+	for (int nth = 1; nth <= 8; nth++) {
+		c.place = nth % 2 ? TUTTI_PLACE_MODEL : TUTTI_PLACE_HOST;
+		fake_cuda_fail(failing, (nth + 1) / 2, 2); /* out of memory */
+		err = tutti_gossip_open(job, "g", m.list, TENSORS, &c, &g);
+		CHECK(!err || *tutti_why());
+		if (err)
+			continue;
+		err = tutti_gossip_publish(g, 0);
+		CHECK(!err || *tutti_why());
+		err = tutti_broadcast(job, m.memory, m.bytes, 0, NULL);
+		CHECK(!err || *tutti_why());
+		tutti_gossip_close(g);
+	}
+	fake_cuda_fail(failing, 1 << 30, 0);
+	tutti_free(job, m.memory);
+}
+
+static void test_failing(void)
+{
+	static const char *const functions[] = { "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
+		"cuStreamCreate", "cuMemHostRegister_v2", "cuMemcpyAsync", "cuEventCreate", "cuEventRecord",
+		"cuPointerGetAttributes", "cuModuleLoadData", "cuModuleGetFunction" };
+
+	fake_cuda_thread(false);
+	for (size_t i = 0; has_kernels() && i < TT_COUNT(functions); i++) {
+		failing = functions[i];
+		fake_cuda_seed(i);
+		CU_ASSERT_EQUAL(run_on_sim(1, 1, 10000, program_failing), 0);
+		expect_nothing_left();
+	}
+	fake_cuda_thread(true);
+}
+
 static void test_torn(void)
 {
 	if (has_kernels())
@@ -550,6 +593,7 @@ static CU_TestInfo tests[] = {
 	{ "tables", test_tables },
 	{ "gossip", test_gossip },
 	{ "torn", test_torn },
+	{ "failing", test_failing },
 	{ "held", test_held },
 	{ "given up", test_given_up },
 	{ "broken", test_broken },
