@@ -5,6 +5,7 @@ local map = require 'ipc.map'
 local pack = require 'ipc.pack'
 local posix = require 'ipc.posix'
 local surface = require 'tutti.surface'
+local wire = require 'ipc.wire'
 
 local ipc = surface.plain_all({ server = link.server, client = link.client, map = map })
 
@@ -16,7 +17,10 @@ function ipc.fork()
    io.stdout:flush()
    local pid = posix.C.fork()
    if pid < 0 then posix.fail('ipc.fork') end
-   if pid == 0 then lend.begin(nil) end
+   if pid == 0 then
+      wire.close_others(nil)
+      lend.begin(nil)
+   end
    return pid
 end
 

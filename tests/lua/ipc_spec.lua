@@ -347,6 +347,30 @@ describe('libipc', function()
       assert.truthy(output:find('left the job', 1, true), output)
    end)
 
+   it('closes a client of a map while later processes live', function()
+      local output = run([[
+         local server, port = ipc.server()
+         local function connect() return ipc.map(1, function(port) return require 'libipc'.client(port) end, port):join() end
+         local function sleep() require('ipc.posix').sleep(10000) end
+         local clients = { connect(), connect(), connect() }
+         server:clients(3, function() end)
+         local began, forked = os.time(), ipc.fork()
+         if forked == 0 then sleep() end
+         clients[1]:close()
+         print('beside a fork', os.time() - began)
+         local later = ipc.map(1, sleep)
+         clients[2]:close()
+         print('beside a map', os.time() - began)
+         io.popen('exec sleep 10')
+         clients[3]:close()
+         print('beside a program', os.time() - began)
+         for _, pid in ipairs({ forked, later.children[1].pid }) do require('ipc.posix').C.kill(pid, 9) end
+         os.exit(0)
+      ]])
+      local _, soon = output:gsub('beside a %a+%s+[0-4]\n', '')
+      assert.are.equal(3, soon, output)
+   end)
+
    it('keeps the clients that a map has returned, also when memory is collected', function()
       run([[
          local server, port = ipc.server()

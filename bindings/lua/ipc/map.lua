@@ -56,13 +56,12 @@ local function run_child(id, wire, f, arguments, n)
    C._exit(0)
 end
 
-local function start(id, f, arguments, n, before)
+local function start(id, f, arguments, n)
    local mine, theirs = wire.pair()
    local pid = C.fork()
    if pid < 0 then posix.fail('ipc.map: fork') end
    if pid == 0 then
-      for _, child in ipairs(before) do child.wire:close() end
-      mine:close()
+      wire.close_others(theirs)
       run_child(id, theirs, f, arguments, n)
    end
    theirs:close()
@@ -159,6 +158,6 @@ return function(n, f, ...)
    end
    io.stdout:flush()
    local arguments, count, children = { ... }, select('#', ...), {}
-   for i = 1, n do children[i] = start(i, f, arguments, count, children) end
+   for i = 1, n do children[i] = start(i, f, arguments, count) end
    return setmetatable({ children = children, arguments = arguments }, Map) -- clients among these are asked for
 end

@@ -5,6 +5,8 @@ local C = posix.C
 local wire = {}
 
 local HEAD, ROOM, NO_SIGNAL = 16, 65536, 0x4000 -- bytes of letter and length; bytes of one read; of send(2)
+local STREAM_CLOEXEC = 0x80001 -- of socketpair(2): programs that this process starts have no end of it either
+local open = setmetatable({}, { __mode = 'k' }) -- the ends that this process has
 local room = ffi.new('char[?]', ROOM)
 
 local Wire = {}
@@ -12,13 +14,15 @@ Wire.__index = Wire
 
 local function over(fd)
    local hold = ffi.gc(ffi.new('char[1]'), function() C.close(fd) end)
-   return setmetatable({ fd = fd, hold = hold, chunks = {}, bytes = 0, needed = HEAD }, Wire)
+   local new = setmetatable({ fd = fd, hold = hold, chunks = {}, bytes = 0, needed = HEAD }, Wire)
+   open[new] = true
+   return new
 end
 
 -- Two ends: one for each process, which closes the other end.
 function wire.pair()
    local ends = ffi.new('int[2]')
-   if C.socketpair(1, 1, 0, ends) ~= 0 then posix.fail('ipc.map: a pair of sockets') end
+   if C.socketpair(1, STREAM_CLOEXEC, 0, ends) ~= 0 then posix.fail('ipc.map: a pair of sockets') end
    return over(ends[0]), over(ends[1])
 end
 
@@ -26,7 +30,16 @@ function Wire:close()
    if not self.hold then return end
    ffi.gc(self.hold, nil)
    self.hold = nil
+   open[self] = nil
    C.close(self.fd)
+end
+
+-- In a process that fork has just made: closes all ends but its own one, if it has one. A process that kept an end of
+-- another's wire would hide from that one that the other side is closed.
+function wire.close_others(own)
+   local others = {}
+   for one in pairs(open) do others[#others + 1] = one ~= own and one or nil end
+   for _, one in ipairs(others) do one:close() end
 end
 
 -- Is given up silently if the other process has ended: the next receive says so.
