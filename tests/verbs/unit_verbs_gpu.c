@@ -200,6 +200,31 @@ static void test_failing_trials(void)
 	}
 }
 
+/* A pin may fail although the trial has passed; the next one is made. */
+static void test_failing_pins(void)
+{
+	static const struct { int ways; const char *call; } by[] = {
+		{ FAKE_DMABUF, "cuMemGetHandleForAddressRange" }, { FAKE_DMABUF, NULL }, { FAKE_PEERMEM, NULL },
+	};
+
+	for (size_t i = 0; i < TT_COUNT(by); i++) {
+		open_gpus(8);
+		fake_gpus(by[i].ways);
+		ask();
+		if (by[i].call)
+			fake_cuda_fail(by[i].call, 1, 1);
+		else
+			fake_fail(by[i].ways == FAKE_DMABUF ? "reg_dmabuf_mr" : "reg_mr", 1, EINVAL);
+		errno = 0; /* which no call of CUDA sets */
+		CU_ASSERT_EQUAL(tt_verbs.pin(nets[0].net, &there[0], 1, &pins[0]), -EIO);
+		CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "cannot register"));
+		pins[0] = NULL;
+		register_all();
+		move_all();
+		close_gpus();
+	}
+}
+
 /* As `tutti info` says it. */
 static void test_info(void)
 {
@@ -225,6 +250,7 @@ static void test_info(void)
 static CU_TestInfo tests[] = { { "dma-buf", test_dma_buf },      { "peer memory", test_peer_memory },
 	                       { "refused", test_refused },      { "flushes", test_flush },
 	                       { "adds", test_add },             { "failing trials", test_failing_trials },
+	                       { "failing pins", test_failing_pins },
 	                       { "info", test_info },
 	                       CU_TEST_INFO_NULL };
 static CU_SuiteInfo suites[] = { { "verbs and devices", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };

@@ -27,36 +27,31 @@ struct trial {
 
 /* ---- registration ---- */
 
-static struct ibv_mr *register_dma_buf(const struct tt_verbs *net, const struct tt_mem *mem, int access)
+static int register_dma_buf(const struct tt_verbs *net, const struct tt_mem *mem, int access, struct ibv_mr **mr)
 {
-	struct ibv_mr *mr;
 	uint64_t offset;
-	int fd, err;
+	int fd, err = tt_gpu_dma_buf(mem->base, mem->len, &fd, &offset);
 
-	if (tt_gpu_dma_buf(mem->base, mem->len, &fd, &offset))
-		return NULL;
-	mr = net->library->reg_dmabuf_mr(net->pd, offset, mem->len, (uintptr_t)mem->base, fd, access);
+	if (err)
+		return err;
+	*mr = net->library->reg_dmabuf_mr(net->pd, offset, mem->len, (uintptr_t)mem->base, fd, access);
 	err = errno;
 	close(fd); /* the registration holds the pages */
-	if (!mr)
-		tt_fail(-err, "the adapter's driver takes no dma-buf (%s)", strerror(err));
-	return mr;
+	return *mr ? 0 : tt_fail(-err, "the adapter's driver takes no dma-buf (%s)", strerror(err));
 }
 
-static struct ibv_mr *register_peer_memory(const struct tt_verbs *net, const struct tt_mem *mem, int access)
+static int register_peer_memory(const struct tt_verbs *net, const struct tt_mem *mem, int access, struct ibv_mr **mr)
 {
-	struct ibv_mr *mr = net->library->reg_mr(net->pd, mem->base, mem->len, access);
-
-	if (!mr)
-		tt_fail(-errno, "reg_mr() takes no memory of a GPU (%s): is the module nvidia_peermem loaded?",
-		        strerror(errno));
-	return mr;
+	if ((*mr = net->library->reg_mr(net->pd, mem->base, mem->len, access)))
+		return 0;
+	return tt_fail(-errno, "reg_mr() takes no memory of a GPU (%s): is the module nvidia_peermem loaded?",
+	               strerror(errno));
 }
 
-struct ibv_mr *tt_verbs_register_gpu(struct tt_verbs *net, const struct tt_mem *mem, int access)
+int tt_verbs_register_gpu(struct tt_verbs *net, const struct tt_mem *mem, int access, struct ibv_mr **mr)
 {
-	return net->gpu_ways[mem->gpu] == TT_VERBS_DMA_BUF ? register_dma_buf(net, mem, access) :
-	                                                     register_peer_memory(net, mem, access);
+	return net->gpu_ways[mem->gpu] == TT_VERBS_DMA_BUF ? register_dma_buf(net, mem, access, mr) :
+	                                                     register_peer_memory(net, mem, access, mr);
 }
 
 /* ---- the trial ---- */
@@ -208,8 +203,8 @@ static int try_way(struct tt_verbs *net, int device, enum tt_verbs_way way)
 	net->gpu_ways[device] = way;
 	if (!err) {
 		struct tt_mem mem = { .base = t.there, .len = LEN, .gpu = device, .fd = -1 };
-		t.mr = tt_verbs_register_gpu(net, &mem, TT_VERBS_ALL_RIGHTS);
-		err = t.mr ? move_both_ways(&t) : -ENOTSUP;
+		if (!(err = tt_verbs_register_gpu(net, &mem, TT_VERBS_ALL_RIGHTS, &t.mr)))
+			err = move_both_ways(&t);
 	}
 	why = tt_last_sentence();
 	end_trial(&t);

@@ -26,6 +26,19 @@ int tt_verbs_locked_too_much(const struct tt_verbs *net, const char *what, size_
 	               TT_VERBS_UNLIMITED, net->name, bytes, what, (unsigned long long)limit.rlim_cur);
 }
 
+static int register_memory(struct tt_verbs *net, const struct tt_mem *mem, int access, struct ibv_mr **mr)
+{
+	int err;
+
+	if (mem->gpu >= 0) {
+		err = tt_verbs_register_gpu(net, mem, access, mr);
+		return err ? tt_fail(-EIO, "%s cannot register %zu bytes of GPU %d any more: %s", net->name, mem->len,
+		                     mem->gpu, tt_last_sentence().text) : 0;
+	}
+	*mr = net->library->reg_mr(net->pd, mem->base, mem->len, access);
+	return *mr ? 0 : tt_verbs_locked_too_much(net, "registered memory", mem->len, errno);
+}
+
 /* Pins. Those of a net that is lost hold nothing: the job goes on over other nets, and pins on each. */
 
 int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin **out)
@@ -40,10 +53,7 @@ int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
 	p->base = (struct tt_pin){ base, *mem, remote };
 	pthread_rwlock_rdlock(&net->open);
-	if (net->pd)
-		p->mr = mem->gpu < 0 ? net->library->reg_mr(net->pd, mem->base, mem->len, access) :
-		                       tt_verbs_register_gpu(net, mem, access);
-	int err = net->pd && !p->mr ? errno : 0;
+	int err = net->pd ? register_memory(net, mem, access, &p->mr) : 0;
 	if (!err) {
 		pthread_mutex_lock(&net->lock);
 		tt_list_append(&net->pins, &p->node);
@@ -52,9 +62,7 @@ int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 	pthread_rwlock_unlock(&net->open);
 	if (err) {
 		free(p);
-		return mem->gpu < 0 ? tt_verbs_locked_too_much(net, "registered memory", mem->len, err) :
-		       tt_fail(-EIO, "%s cannot register %zu bytes of GPU %d any more: %s", net->name, mem->len,
-		               mem->gpu, tt_last_sentence().text);
+		return err;
 	}
 	*out = &p->base;
 	return 0;

@@ -298,7 +298,7 @@ int tt_verbs_locked_too_much(const struct tt_verbs *, const char *what, size_t b
 
 /* verbs_gpu.c */
 void tt_verbs_ask_gpu(struct tt_net *, int device);
-struct ibv_mr *tt_verbs_register_gpu(struct tt_verbs *, const struct tt_mem *, int access); /* NULL: says why */
+int tt_verbs_register_gpu(struct tt_verbs *, const struct tt_mem *, int access, struct ibv_mr **);
 void tt_verbs_flush(const struct tt_verbs *); /* what has landed on devices is visible to them */
 
 /* verbs_send.c */
