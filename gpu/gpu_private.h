@@ -70,7 +70,7 @@ struct tt_gpu_queue {
 	bool words;              /* the device can write it; else a function on the driver's thread does */
 	bool fresh;              /* something was started since the last mark */
 	uint64_t marked, done;
-	int err;                 /* a mark could not be set */
+	int err;                 /* a mark could not be set, so the driver is asked */
 };
 
 struct tt_gpu_fence {

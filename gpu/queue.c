@@ -54,6 +54,22 @@ uint64_t tt_gpu_mark(struct tt_gpu_queue *q)
 	return q->marked;
 }
 
+/* What a queue without marks costs: a call of the driver for each look. 1: all that was started is done */
+static int ask_driver(struct tt_gpu_queue *q)
+{
+	CUstreamCaptureMode before;
+	CUresult result;
+	int err = tt_gpu_enter(q->device, &before);
+
+	if (err)
+		return err;
+	result = tt_cuda.cuStreamQuery(q->stream);
+	tt_gpu_leave(before);
+	if (result == CUDA_ERROR_NOT_READY)
+		return 0;
+	return result == CUDA_SUCCESS ? 1 : tt_gpu_fail(q->device, result, "cuStreamQuery");
+}
+
 int tt_gpu_reached(struct tt_gpu_queue *q, uint64_t mark)
 {
 	int err;
@@ -63,7 +79,7 @@ int tt_gpu_reached(struct tt_gpu_queue *q, uint64_t mark)
 		return 1;
 	if ((err = tt_gpu_child ? tt_gpu_refuse_child() : tt_gpu_broken(q->device)))
 		return err;
-	return q->err ? tt_fail(q->err, "GPU %d: a queue of copies has failed", q->device) : 0;
+	return q->err ? ask_driver(q) : 0;
 }
 
 int tt_gpu_call(struct tt_gpu_queue *q, void (*fn)(void *), void *arg)
