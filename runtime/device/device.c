@@ -31,8 +31,7 @@ static void finish(struct tt_transfer *t)
 	free(t);
 }
 
-/* The notify has been given to the net, or has failed. */
-static void end_notify(struct tt_post *notify, int err)
+void tt_device_notified(struct tt_post *notify, int err)
 {
 	struct tt_transfer *t = tt_container_of(notify, struct tt_transfer, notify);
 
@@ -96,7 +95,7 @@ static void begin_put(struct tt_transfer *t)
 	tt_order_begin(t);
 	if (!(op->flags & TT_NOTIFY))
 		return;
-	t->notify.done = end_notify;
+	t->notify.done = tt_device_notified;
 	t->notify.member = t->member;
 	t->notify.op.kind = TT_PUT;
 	t->notify.op.flags = op->flags;

@@ -83,6 +83,8 @@ struct tt_transfer {
 	struct tt_piece pieces[TT_PIECES];
 	struct tt_ready ready[TT_PIECES]; /* pieces that wait for a chunk here */
 	int readies;
+	uint32_t first;             /* all pieces before this one have been READY ... */
+	uint32_t came;              /* ... and of it and the next ones those with a bit */
 };
 
 struct tt_staged { /* a region that no net knows */
@@ -129,6 +131,7 @@ struct tt_devices { /* the room's own struct in a job */
 };
 static inline struct tt_devices *tt_devices(const struct tt_job *job) { return job->own[TT_DEVICE_SLOT]; }
 struct tt_device_peer *tt_device_peer(struct tt_member *); /* NULL: no memory */
+void tt_device_notified(struct tt_post *, int err); /* done() of tt_transfer.notify: the net has it, or it has failed */
 
 /* ---- resources.c: chunks and queues ---- */
 

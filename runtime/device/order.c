@@ -87,8 +87,19 @@ static int take_out(struct tt_member *m, bool (*is)(const struct tt_post *, cons
 }
 
 static bool is_post(const struct tt_post *p, const void *arg) { return p == arg; }
-static bool uses_key(const struct tt_post *p, const void *key) { return !key || (p->op.len && p->op.key == key); }
+static bool uses_key(const struct tt_post *p, const void *key) { return p->op.len && p->op.key == key; }
+
+/* The notify of a PUT whose bytes have not landed goes with its transfer, which still looks at it. */
+static bool stands_alone(const struct tt_post *p, const void *unused)
+{
+	(void)unused;
+	return p->done != tt_device_notified ||
+	       tt_list_empty(&tt_container_of(p, const struct tt_transfer, notify)->put);
+}
 
 bool tt_order_withdraw(struct tt_member *m, struct tt_post *p) { return take_out(m, is_post, p, 0) > 0; }
 
-void tt_order_fail(struct tt_member *m, const struct tt_key *key, int err) { take_out(m, uses_key, key, err); }
+void tt_order_fail(struct tt_member *m, const struct tt_key *key, int err)
+{
+	take_out(m, key ? uses_key : stands_alone, key, err);
+}

@@ -141,6 +141,19 @@ static struct tt_transfer *take_head(struct tt_member *from, struct tt_pack *p)
 	return NULL;
 }
 
+/* A giver has TT_PIECES pieces on their way, so one that is further behind the first that is missing has come before,
+ * or makes no sense. False: it has not come in its turn. */
+static bool comes_once(struct tt_transfer *t, uint32_t number)
+{
+	uint32_t nth = number - t->first;
+
+	if (nth >= TT_PIECES || t->came >> nth & 1)
+		return false;
+	for (t->came |= 1u << nth; t->came & 1; t->came >>= 1)
+		t->first++;
+	return true;
+}
+
 void tt_device_take_ready(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_transfer *t = take_head(from, p);
@@ -152,7 +165,7 @@ void tt_device_take_ready(struct tt_member *from, struct tt_pack *p)
 	if (p->bad || !t || t->err)
 		return;
 	p->bad |= t->from.kind != TT_SIDE_PEER || r.number >= (t->len + t->unit - 1) / t->unit ||
-	          t->readies == TT_PIECES;
+	          t->readies == TT_PIECES || !comes_once(t, r.number);
 	if (!p->bad)
 		t->ready[t->readies++] = r;
 }

@@ -1,4 +1,6 @@
 /* unit_device.c - memory of devices goes through windows and messages: from, to, and both; over sim, tcp and shm */
+#include "device/device_private.h"
+#include "gpu/gpu_private.h"
 #include "tests/device/memory.h"
 
 enum { MOST = (3 << 20) + 77, SIZES = 6 };
@@ -312,6 +314,145 @@ static void test_closed(void)
 	expect_nothing_left();
 }
 
+static void leave_early(tutti *job)
+{
+	struct ranks *run = tt_world ? sim_run_now : this_run;
+
+	run->left[tutti_rank(job)] = true;
+	tutti_leave(job);
+}
+
+/* False: the job has no queues for the device, since its net takes the memory. */
+static bool hold_copies(tutti *job, int gpu, bool hold)
+{
+	const struct tt_devices *d = tt_devices(job->job);
+	const struct tt_gpu_queue *in, *out;
+
+	tt_lock(job->job);
+	in = d->in[gpu];
+	out = d->out[gpu];
+	tt_unlock(job->job);
+	if (in) {
+		fake_cuda_hold(in->stream, hold);
+		fake_cuda_hold(out->stream, hold);
+	}
+	return in;
+}
+
+static atomic_bool posted;
+
+/* Rank 1 leaves while a put with a notify to it waits for a stream, and another one for its copy. */
+static void program_left(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, me ? -1 : 0);
+	tutti_op under_way = { 0 }, waits = { 0 };
+	tutti_window *w;
+	struct stream s;
+
+	posted = false;
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!me) {
+		CHECK(tutti_put(w, 1, 0, memory, 8, NULL) == 0);
+		bool held = hold_copies(job, 0, true);
+		CHECK(tutti_put_notify(w, 1, 0, memory, BIG, 1, &under_way) == 0);
+		pass_time(2 * TT_MS);
+		CHECK(!held || tutti_test(&under_way) == -EINPROGRESS);
+		open_stream(&s, 0);
+		fake_cuda_hold(s.stream, true);
+		use_stream(job, &s);
+		CHECK(tutti_put_notify(w, 1, 0, memory, BIG, 1, &waits) == 0);
+		use_stream(job, NULL);
+		posted = true;
+		CHECK(tutti_wait(&waits, -1) < 0);
+		CHECK(!held || tutti_test(&under_way) == -EINPROGRESS); /* a copy from the memory runs */
+		hold_copies(job, 0, false);
+		int err = tutti_wait(&under_way, -1);
+		CHECK(!held || (err < 0 && err != -ETIMEDOUT));
+		fake_cuda_hold(s.stream, false);
+		close_stream(&s);
+		tutti_free(job, memory);
+	} else {
+		while (!posted)
+			pass_time(TT_MS);
+		leave_early(job);
+	}
+}
+
+static void test_left(void)
+{
+	run_everywhere(2, 4000, program_left);
+	expect_nothing_left();
+}
+
+/* ---- a rank that says what makes no sense ---- */
+
+static void say_ready(tutti *job, uint32_t id, uint32_t number)
+{
+	uint8_t bytes[24 + TT_KEY_SIZE];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_READY);
+	tt_put8(&p, 1);
+	tt_put32(&p, id);
+	tt_put32(&p, number);
+	tt_put_key(&p, &tt_devices(job->job)->chunks[0]->key);
+	tt_put64(&p, 0);
+	tt_send(tt_member(job->job, 1), bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+/* Rank 0 would put two pieces, and says of the first one twice that it is READY. */
+static void put_twice(tutti *job)
+{
+	enum { ID = 99, REGION = 1 };
+	uint8_t bytes[32];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_TAKE);
+	tt_put32(&p, ID);
+	tt_put32(&p, REGION);
+	tt_put64(&p, 0);
+	tt_put64(&p, 2 * TT_CHUNK);
+	tt_lock(job->job);
+	tt_send(tt_member(job->job, 1), bytes, (size_t)(p.at - bytes), NULL, 0);
+	say_ready(job, ID, 0);
+	say_ready(job, ID, 0);
+	tt_unlock(job->job);
+}
+
+static void program_twice(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, 2 * TT_CHUNK, me ? 1 : -1);
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", memory, 2 * TT_CHUNK, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!me) {
+		CHECK(tutti_put(w, 1, 0, memory, 8, NULL) == 0); /* makes the chunks */
+		put_twice(job);
+		while (!tutti_barrier(job, NULL))
+			pass_time(TT_MS);
+	} else {
+		CHECK(tutti_wait_notify(w, 0, 1, 1, -1) < 0 && strstr(tutti_why(), "ready"));
+	}
+	tutti_window_close(w);
+	tutti_free(job, memory);
+	leave_early(job);
+}
+
+static void test_twice(void)
+{
+	struct ranks run = { .size = 2, .timeout_ms = 3000, .program = program_twice };
+
+	run.wire = "tcp";
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	expect_nothing_left();
+}
+
+/* ---- what ends early, and nobody leaves ---- */
+
 /* Cancelled, or out of time, while the stream stands still: the memory is the caller's again. */
 static void program_given_up(tutti *job)
 {
@@ -561,6 +702,8 @@ static CU_TestInfo tests[] = {
 	{ "own order", test_own_order },
 	{ "many", test_many },
 	{ "closed", test_closed },
+	{ "left", test_left },
+	{ "twice", test_twice },
 	{ "given up", test_given_up },
 	{ "late sender", test_late_sender },
 	{ "import", test_import },
