@@ -109,7 +109,7 @@ static int find_host(struct tt_job *job, const char *name)
 	for (int i = 0; i < job->size; i++)
 		if (i != job->rank && tt_address_find(tt_member(job, i)->addr, "host", host) &&
 		    !strcmp(host + strlen("host:"), name))
-			found = found < 0 ? i : -ENOTUNIQ;
+			found = found == -ENOENT ? i : -ENOTUNIQ;
 	tt_unlock(job);
 	return found;
 }
@@ -128,5 +128,5 @@ int tt_gossip_find(struct tt_job *job, const char *name)
 	if (found >= 0)
 		return found;
 	return tt_fail(-ENOENT, "gossip: \"%s\" is neither a node of the node list, nor a rank below %d, nor %s", name,
-	               job->size, found == -ENOTUNIQ ? "a host with one other rank alone" : "a host of another rank");
+	               job->size, found == -ENOTUNIQ ? "a host with exactly one other rank" : "a host of another rank");
 }

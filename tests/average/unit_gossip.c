@@ -1215,9 +1215,26 @@ static void name_peers(tutti *job)
 	tutti_gossip_close(g);
 }
 
+/* A host's name stands for a rank if one other rank runs there: neither two nor three do. */
+static void name_hosts(tutti *job)
+{
+	double x = 0;
+	tutti_tensor model = { &x, 1, TUTTI_F64 };
+	tutti_gossip *g = open_gossip(job, "hosts", &model, 1, tutti_gossip_defaults());
+	char host[96];
+
+	CHECK(gethostname(host, sizeof host) == 0);
+	meet(job);
+	CHECK(tutti_gossip_score(g, host) == (tutti_size(job) == 2 ? 1000 : -ENOENT));
+	meet(job);
+	tutti_gossip_close(g);
+}
+
 static void test_names(void)
 {
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .program = name_peers }), 0);
+	for (int n = 2; n <= 4; n++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "tcp", .program = name_hosts }), 0);
 }
 
 static CU_TestInfo tests[] = {
