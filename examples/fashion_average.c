@@ -10,6 +10,7 @@ static float *kept; /* this rank's own values, while the consensus is tested */
 static tutti_ea *ea;
 static tutti_center *center;
 static tutti_gossip *gossip;
+static double mean_loss; /* of a sample, in this rank's last step */
 
 static size_t bytes_of(const struct training *t) { return t->net.parameters * sizeof(float); }
 static tutti_tensor model_of(const struct training *t)
@@ -155,7 +156,14 @@ static enum status begin_gossip(struct training *t)
 	enum status s = begin(t);
 
 	c.seed = t->options.seed;
+	mean_loss = log(CLASSES); /* of a network that knows nothing */
 	return s ? s : tutti_gossip_open(t->job, "gossip", &model, 1, &c, &gossip) ? lost() : OK;
+}
+
+static void note_loss(const struct batch *b)
+{
+	if (b->rows)
+		mean_loss = b->loss / b->rows;
 }
 
 /* It publishes the model as it was before the step, and reads another one while the step is computed. */
@@ -164,12 +172,13 @@ static enum status step_gossip(struct training *t, struct batch *b)
 	static int step;
 	int meets = step++ % every(t, 4) == 0;
 	tutti_gossip_result r;
-	enum status s = meets ? timed(t, seconds_now(), tutti_gossip_publish(gossip, b->loss)) : OK;
+	enum status s = meets ? timed(t, seconds_now(), tutti_gossip_publish(gossip, mean_loss)) : OK;
 
 	if (s)
 		return s;
 	step_alone(t, b);
-	return meets ? timed(t, seconds_now(), tutti_gossip_mix(gossip, b->loss, &r)) : OK;
+	note_loss(b);
+	return meets ? timed(t, seconds_now(), tutti_gossip_mix(gossip, mean_loss, &r)) : OK;
 }
 
 static enum status meet_gossip(struct training *t)
