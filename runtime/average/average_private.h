@@ -11,6 +11,8 @@
 int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, const char *what);
 /* 0: rank i has this rank's value. -EINVAL, with a sentence that names the member and both values. */
 int tt_schedule_compare(tutti *group, int i, const char *what, const char *member, double theirs, double mine);
+/* 0: rank i has tensors of the same counts and types: of the same hash. Else -EINVAL, with a sentence. */
+int tt_schedule_compare_models(tutti *group, int i, const char *what, uint64_t theirs, uint64_t mine);
 
 /* 0: rank i's call goes well. -ECONNABORTED: it has failed with err, for a reason that its own program hears. */
 int tt_schedule_heed(tutti *group, int i, const char *what, double err);

@@ -300,13 +300,50 @@ static int together(const struct opening *o, int mine)
 	               strerror(-worst));
 }
 
+struct opened { /* what must be the same on all ranks, and the table does not know */
+	uint64_t model;
+	double kind, average, bf16, in_rounds, tau;
+};
+
+static int compare_rank(const struct opening *o, int i, const struct opened *theirs, const struct opened *mine)
+{
+	char what[200];
+	int err;
+
+	snprintf(what, sizeof what, "center \"%.160s\"", o->name);
+	if ((err = tt_schedule_compare_models(o->group, i, what, theirs->model, mine->model)) ||
+	    (err = tt_schedule_compare(o->group, i, what, "kind", theirs->kind, mine->kind)) ||
+	    (err = tt_schedule_compare(o->group, i, what, "average", theirs->average, mine->average)) ||
+	    (err = tt_schedule_compare(o->group, i, what, "bf16", theirs->bf16, mine->bf16)))
+		return err;
+	return mine->in_rounds == 0 || theirs->in_rounds == 0 ? 0 :
+	       tt_schedule_compare(o->group, i, what, "tau", theirs->tau, mine->tau);
+}
+
+static int compare_openings(const tutti_center *c, const struct opening *o)
+{
+	const tutti_center_config *k = &c->config;
+	const struct opened mine = { c->model.hash, k->kind, k->average != 0, k->bf16 != 0,
+		k->consistency.mode == TUTTI_BSP, k->tau }, *theirs;
+	void *all;
+	int err = o->alone ? 0 : tt_schedule_gather(o->group, &mine, sizeof mine, &all, "center open");
+
+	if (err || o->alone)
+		return err;
+	theirs = all;
+	for (int i = 0; !err && i < o->group->n; i++)
+		err = compare_rank(o, i, &theirs[i], &mine);
+	free(all);
+	return err;
+}
+
 /* Nobody waits for a table that another rank will not open; the center has its values before anybody takes them, and
  * nobody moves it before all have done so. */
 static int begin(tutti_center *c, const struct opening *o)
 {
 	int err = together(o, prepare(c, o));
 
-	if (err || (err = together(o, make_center(c, o))))
+	if (err || (err = compare_openings(c, o)) || (err = together(o, make_center(c, o))))
 		return err;
 	return together(o, take_center(c));
 }

@@ -80,10 +80,7 @@ static int compare_rank(tutti *group, int i, const struct said *theirs, const st
 	    (err = tt_schedule_compare(group, i, what, "flags", theirs->flags, mine->flags)) ||
 	    (err = tt_schedule_heed(group, i, what, theirs->err)))
 		return err;
-	if (theirs->model != mine->model)
-		return tt_fail(-EINVAL, "%s: %s has tensors of other counts or types than this rank", what,
-		               tt_member_label(tt_group_member(group, i)).text);
-	return 0;
+	return tt_schedule_compare_models(group, i, what, theirs->model, mine->model);
 }
 
 /* A collective, also for a rank whose call has failed already: bad, with the sentence. The others must not wait. */

@@ -408,8 +408,8 @@ static void lose_started(tutti *job)
 	tutti_center *c = open_flat(job, x, N, WITH(tutti_center_asgd(1), it.servers = 1, it.server = &server));
 	int me = tutti_rank(job), err = 0;
 
-	if (me == server)
-		tt_sim_kill(me, tt_sim_chance(2 * TT_MS));
+	if (me == server) /* the others have opened the center by then, too */
+		tt_sim_kill(me, TT_MS + tt_sim_chance(2 * TT_MS));
 	while (me == server && !tt_sim_killed(me))
 		pass_time(TT_MS / 10);
 	for (int i = 0; me != server && !err; i++) {
@@ -701,6 +701,20 @@ static void refuse_list(tutti *job, const tutti_tensor *list, int n, int err)
 	meet(job);
 }
 
+/* Each rank has something else than the others. */
+static void refuse_differences(tutti *job)
+{
+	bool other = tutti_rank(job) == 1;
+	double x[6] = { 0 };
+	const tutti_tensor list[] = { { x, other ? 4 : 2, TUTTI_F64 }, { x, other ? 2 : 4, TUTTI_F64 } };
+
+	refuse_list(job, list, 2, -EINVAL);
+	CHECK(strstr(tutti_why(), "tensors of other counts"));
+	refuse(job, tutti_center_downpour(1, other), other ? "average is 0 on rank 0" : "average is 1 on rank 1");
+	refuse(job, other ? tutti_center_own(1, tutti_accumulate(), NULL, NULL) : tutti_center_asgd(1), "kind is");
+	refuse(job, tutti_center_outer(1 + other, NAN, NAN), other ? "tau is 1 on rank 0" : "tau is 2 on rank 1");
+}
+
 static void program_refused(tutti *job)
 {
 	tutti_center_config config = tutti_center_asgd(1);
@@ -725,6 +739,7 @@ static void program_refused(tutti *job)
 	refuse_list(job, &whole, 1, -ENOTSUP);
 	refuse_list(job, &none, 1, -EINVAL);
 	refuse_list(job, mixed, 0, -EINVAL);
+	refuse_differences(job);
 	CHECK(tutti_center_open(NULL, "model", mixed, 1, &config, &c) == -EINVAL);
 	CHECK(tutti_center_open(job, "model", mixed, 1, NULL, &c) == -EINVAL);
 	CHECK(tutti_center_step(NULL, NULL) == -EINVAL && tutti_center_pull(NULL) == -EINVAL &&
