@@ -952,8 +952,8 @@ int tutti_gradients_sum(tutti_gradients *, int *contributors);
 int tutti_gradients_average(tutti_gradients *, int *contributors);
 /* Start the end of a step, and return: the program goes on with what needs no gradients, data of the next step say. The
  * gradients are the library's until tutti_gradients_apply, which the program calls when tutti_wait(op) has returned.
- * Until then other calls on the gradients are -EALREADY. tutti_cancel(op) gives the step up, on all ranks. Do not
- * block. Errors of the operation: as above. */
+ * Until then other calls on the gradients are -EALREADY. tutti_cancel(op) gives the step up, on all ranks. Block only
+ * while a step of more than 1,023 buckets waits for its first ones. Errors of the operation: as above. */
 int tutti_gradients_sum_start(tutti_gradients *, tutti_op *op);
 int tutti_gradients_average_start(tutti_gradients *, tutti_op *op);
 /* Ends the step that was started: from now on the gradients are the sum or average, and the program's. *contributors as

@@ -45,9 +45,12 @@ int tt_round_exit(struct tt_round *, struct tt_handle *of, int err); /* returns 
 void tt_round_hold(struct tt_round *, struct tt_handle *of, struct tt_job *, const struct tt_handle_kind *);
 int tt_round_settle(struct tt_round *); /* the same, for the round under way alone. Not 0: its sums are lost */
 /* Waits end with -EINTR, too: the sums run on, and the same function may be called again. */
-/* These two begin, and do not block: first the count, then sums, in place. */
+/* These begin: first the count, then sums, in place. A group takes 1,024 collectives at a time. When there is no room
+ * for one more, tt_round_sum waits for the oldest sum of this round; tt_round_sum_now returns -EAGAIN and begins
+ * nothing. The others do not block. */
 int tt_round_count(struct tt_round *, bool contributes);
 int tt_round_sum(struct tt_round *, const tutti_tensor *, int n);
+int tt_round_sum_now(struct tt_round *, const tutti_tensor *, int n);
 int tt_round_wait(struct tt_round *, int i); /* for the i-th sum, from 1 up */
 /* Waits for the count: how many ranks contribute. Of a rank that does not, the rule is then the others'. */
 int tt_round_contributors(struct tt_round *, int *contributors);

@@ -348,8 +348,10 @@ static int give(struct tutti_ea *ea, const tutti_tensor *x, tutti_average_result
 	move(ea, x);
 	if (result)
 		*result = (tutti_average_result){ .distance = distance(ea) };
+	struct tt_hook hook = tt_hook_suspend(); /* x has moved: all sums of the round have to begin */
 	for (int i = 0; !err && i < ea->n; i++)
 		err = tt_round_sum(&ea->round, &ea->runs[i], 1);
+	tt_hook_resume(hook);
 	return err;
 }
 

@@ -167,12 +167,12 @@ static int enter(tutti_gradients *g, const char *name)
 
 static int buckets_begun(const struct tutti_gradients *g) { return g->round.begun ? g->round.begun - 1 : 0; }
 
-static int begin_bucket(struct tutti_gradients *g)
+static int begin_bucket(struct tutti_gradients *g, int (*sum)(struct tt_round *, const tutti_tensor *, int))
 {
 	int err = g->round.begun ? 0 : tt_round_count(&g->round, true);
 	const struct bucket *b = &g->buckets[buckets_begun(g)];
 
-	return err ? err : tt_round_sum(&g->round, b->tensors, b->n);
+	return err ? err : sum(&g->round, b->tensors, b->n);
 }
 
 static int check_step(const struct tutti_gradients *g)
@@ -202,8 +202,8 @@ static int make_ready(struct tutti_gradients *g, int i)
 	g->ready[i] = true;
 	g->buckets[g->bucket_of[i]].missing--;
 	while (!err && g->ruled && buckets_begun(g) < g->n && !g->buckets[buckets_begun(g)].missing)
-		err = begin_bucket(g);
-	return err;
+		err = begin_bucket(g, tt_round_sum_now);
+	return err == -EAGAIN ? 0 : err; /* a later call begins it */
 }
 
 int tutti_gradients_ready(tutti_gradients *g, int i)
@@ -234,7 +234,7 @@ static int begin_all(struct tutti_gradients *g, tutti_rule rule)
 	g->round.rule = rule;
 	g->ruled = true;
 	while (!err && buckets_begun(g) < g->n)
-		err = begin_bucket(g);
+		err = begin_bucket(g, tt_round_sum);
 	return err;
 }
 

@@ -90,11 +90,38 @@ int tt_round_count(struct tt_round *r, bool contributes)
 	return begun(r, tutti_allreduce(r->group, &r->count, &r->count, 1, TUTTI_I32, TUTTI_SUM, r->ops));
 }
 
+int tt_round_sum_now(struct tt_round *r, const tutti_tensor *list, int n)
+{
+	int err = has_failed(r);
+
+	if (err)
+		return err;
+	err = tutti_allreduce_tensors(r->group, list, n, r->rule, &r->ops[r->begun]);
+	return err == -EAGAIN ? err : begun(r, err);
+}
+
+/* -1: none of this round runs. */
+static int find_oldest(struct tt_round *r)
+{
+	for (int i = 0; i < r->begun; i++)
+		if (tutti_test(&r->ops[i]) == -EINPROGRESS)
+			return i;
+	return -1;
+}
+
 int tt_round_sum(struct tt_round *r, const tutti_tensor *list, int n)
 {
-	if (r->err)
-		return has_failed(r);
-	return begun(r, tutti_allreduce_tensors(r->group, list, n, r->rule, &r->ops[r->begun]));
+	int err = tt_round_sum_now(r, list, n);
+
+	while (err == -EAGAIN) {
+		int oldest = find_oldest(r);
+		if (oldest >= 0 && (err = tt_round_wait(r, oldest)))
+			return err;
+		err = tt_round_sum_now(r, list, n);
+		if (err == -EAGAIN && oldest < 0)
+			return begun(r, err); /* all that run are the program's */
+	}
+	return err;
 }
 
 int tt_round_wait(struct tt_round *r, int i)

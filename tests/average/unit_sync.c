@@ -212,6 +212,50 @@ static void in_background(tutti *job)
 
 static void test_background(void) { on_wires(in_background, 3); }
 
+/* More buckets, and more runs of one type, than a group takes collectives at a time. */
+static void sum_many(tutti *job)
+{
+	enum { MANY = 1500 };
+	float *x = calloc(MANY, sizeof *x);
+	double *y = calloc(MANY, sizeof *y);
+	tutti_tensor *grads = calloc(MANY, sizeof *grads), *params = calloc(MANY, sizeof *params);
+	tutti_op op = { 0 };
+	tutti_gradients *g;
+	tutti_ea *ea;
+
+	for (int i = 0; i < MANY; i++) {
+		x[i] = y[i] = (float)tutti_rank(job);
+		grads[i] = (tutti_tensor){ &x[i], 1, TUTTI_F32 };
+		params[i] = i % 2 ? grads[i] : (tutti_tensor){ &y[i], 1, TUTTI_F64 };
+	}
+	CHECK(tutti_ea_open(job, params, MANY, 1, 0.5, 0, &ea) == 0 && tutti_ea_step(ea, NULL) == 1);
+	CHECK(tutti_rank(job) || tutti_ea_step(ea, NULL) == 1);
+	CHECK(tutti_ea_synchronize_start(ea, &op) == 0 && tutti_wait(&op, -1) == 0);
+	CHECK(tutti_ea_synchronize_apply(ea) == 0);
+	tutti_ea_close(ea);
+	CHECK(tutti_gradients_open(job, grads, MANY, 1, &g) == 0);
+	for (int step = 0; step < 2; step++) {
+		for (int i = MANY - 1; i >= 0; i--) {
+			x[i] = (float)(i + tutti_rank(job));
+			CHECK(tutti_gradients_ready(g, i) == 0);
+		}
+		CHECK(tutti_gradients_sum(g, NULL) == 0);
+		for (int i = 0; i < MANY; i++)
+			CHECK(x[i] == (float)(2 * i + 1));
+	}
+	tutti_gradients_close(g);
+	free(grads);
+	free(params);
+	free(x);
+	free(y);
+}
+
+static void test_many(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .program = sum_many }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = sum_many }), 0);
+}
+
 static void refuse_gradients(tutti *job)
 {
 	float x = 1, y = 1;
@@ -1070,6 +1114,7 @@ static void test_killed_ea(void) { kill_in_each_call(live_with_ea); }
 static CU_TestInfo tests[] = {
 	{ "all-reduce SGD", test_sgd },
 	{ "gradients in the background", test_background },
+	{ "many buckets", test_many },
 	{ "gradients refused", test_refused_gradients },
 	{ "elastic averaging", test_elastic },
 	{ "looks at the center", test_looks },
