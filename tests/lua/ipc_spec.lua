@@ -347,6 +347,44 @@ describe('libipc', function()
       assert.truthy(output:find('left the job', 1, true), output)
    end)
 
+   it('hears the other processes of a map while one waits for a message', function()
+      run([[
+         local server, port = ipc.server()
+         local a, ends = ipc.client(port), {}
+         server:clients(1, function(peer) ends[1] = peer end)
+         local m = ipc.map(3, function(a, b, id)
+            if id == 3 then error('boom') end
+            local sum, mine = 0, id == 1 and a or b
+            if id == 2 then mine:send(0) end
+            for _ = 1, 50 do
+               local x = mine:recv()
+               sum = sum + x
+               if x < 99 then mine:send(x + 1) end
+            end
+            return sum
+         end, a, ends[1])
+         require('ipc.posix').sleep(300)
+         local ok, why = pcall(m.checkErrors, m)
+         assert(not ok and why:find('boom'))
+         local now = os.time()
+         local x, y = m:join()
+         assert(x + y == 99 * 50 and os.time() - now < 4, os.time() - now) -- 0 to 99, which does not take 100 pauses
+         local waits = ipc.map(2, function(a, id) return a:recv() end, a)
+         for i = 1, 3 do
+            waits:checkErrors()
+            if i > 1 then ends[1]:send(i) end
+            require('ipc.posix').sleep(50)
+         end
+         x, y = waits:join()
+         assert(x + y == 5)
+         waits = ipc.map(1, function(a) return select(2, pcall(a.recv, a)) end, a)
+         waits:checkErrors()
+         ends[1]:close()
+         why = waits:join()
+         assert(why:find('has closed this connection'), why)
+      ]])
+   end)
+
    it('closes a client of a map while later processes live', function()
       local output = run([[
          local server, port = ipc.server()

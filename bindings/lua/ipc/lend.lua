@@ -49,9 +49,26 @@ function lend.ask(client, name, ...)
    return (pack.decode(answer, 1, pack.OURS))
 end
 
--- Does what the other end of the wire has asked for.
-function lend.answer(wire, request)
-   local q = pack.decode(request, 1, pack.OURS)
+-- What the other end of a wire has asked for.
+function lend.question(request) return pack.decode(request, 1, pack.OURS) end
+
+-- Whether the answer is a message that has not come. What else may be wrong, the answer says.
+function lend.must_wait(q)
+   if q.name ~= 'recv' then return false end
+   local ok, has = pcall(function()
+      local client = owned[q.number]
+      return client:has_message()
+   end)
+   return ok and not has
+end
+
+-- A descriptor that is readable when the message may have come; nil if the client lives in a third process.
+function lend.event_fd(q)
+   local client = owned[q.number]
+   return lend.is_here(client) and client.all.job:event_fd() or nil
+end
+
+function lend.answer(wire, q)
    local ok, said = pcall(function()
       local client = owned[q.number]
       return pack.encode(client[q.name](client, unpack(q, 1, q.n)))
@@ -62,7 +79,7 @@ end
 -- Answers until the other end is closed. These clients are asked for, and live that long.
 function lend.serve(wire, clients)
    lend.serving = clients
-   for _, request in function() return wire:receive() end do lend.answer(wire, request) end
+   for _, request in function() return wire:receive() end do lend.answer(wire, lend.question(request)) end
 end
 
 return lend

@@ -97,31 +97,67 @@ local function fail(child, why)
    finish(child)
 end
 
--- Hears what a process has said; count is set when it has done its work.
-local function hear(child)
-   local alive = child.wire:read()
-   for letter, body in function() return child.wire:take() end do
-      if letter == 'Q' then
-         lend.answer(child.wire, body)
-      elseif letter == 'R' then
-         return take_results(child, body)
-      else
-         return fail(child, body)
-      end
-   end
-   if not alive then fail(child, ('ipc.map: process %d of the map ended without a result'):format(child.id)) end
+-- Answers what a process has asked for, unless this would keep the others waiting.
+local function settle(child)
+   local question = child.question
+   if not question or lend.must_wait(question) then return end
+   child.question = nil
+   lend.answer(child.wire, question)
 end
 
--- Waits up to ms milliseconds for processes that work; returns whether one has said something, and whether one works.
-local function hear_all(map, ms)
+-- Hears what a process has said; count is set when it has done its work. Returns whether it has asked for something.
+local function hear(child)
+   local alive, asked = child.wire:read(), false
+   for letter, body in function() return child.wire:take() end do
+      if letter == 'R' then
+         take_results(child, body)
+         return false
+      elseif letter == 'E' then
+         fail(child, body)
+         return false
+      end
+      child.question, asked = lend.question(body), true
+      settle(child)
+   end
+   if not alive then fail(child, ('ipc.map: process %d of the map ended without a result'):format(child.id)) end
+   return asked
+end
+
+-- The processes that work, and their descriptors; then those of what they wait for, and how long to wait at most.
+local function await_whom(map, ms)
    local working, fds = {}, {}
    for _, child in ipairs(map.children) do
-      if not child.count then working[#working + 1], fds[#fds + 1] = child, child.wire.fd end
+      if not child.count then
+         settle(child)
+         working[#working + 1], fds[#fds + 1] = child, child.wire.fd
+      end
    end
+   for _, child in ipairs(working) do
+      if child.question then
+         local events = lend.event_fd(child.question)
+         fds[#fds + 1] = events
+         if not events then ms = math.min(ms, 10) end
+      end
+   end
+   return working, fds, ms
+end
+
+local EIGHT = require('ffi').new('char[8]')
+
+-- Waits up to ms milliseconds for processes that work; returns whether one has ended, or may be about to say so, and
+-- whether one works.
+local function hear_all(map, ms)
+   local working, fds, limit = await_whom(map, ms)
    if #fds == 0 then return false, false end
-   local ready = posix.ready(fds, ms)
-   for _, i in ipairs(ready) do hear(working[i]) end
-   return #ready > 0, true
+   local told = false
+   for _, i in ipairs(posix.ready(fds, limit)) do
+      if not working[i] then
+         if posix.readable(fds[i], 0) then C.read(fds[i], EIGHT, 8) end -- two processes may wait for one job
+      elseif not hear(working[i]) then
+         told = true
+      end
+   end
+   return told, true
 end
 
 -- Waits for all; returns all their results, one behind another. An error of one is an error here.

@@ -80,6 +80,8 @@ function peers.has_message(peer)
    return true
 end
 
+Peer.has_message = peers.has_message
+
 -- The next message if one is there, else nil.
 function Peer:recvAsync(into)
    if peers.has_message(self) then return peers.receive(self, into) end
