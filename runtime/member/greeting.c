@@ -270,6 +270,8 @@ static struct tt_member *who_comes(struct tt_job *job, const struct hello *h, bo
 	if (h->rank >= (uint32_t)job->size)
 		return NULL;
 	m = tt_member(job, h->rank);
+	if (tt_members(job)->own_list && m->state == TT_GONE && m->epoch == h->epoch && !m->removed)
+		tt_member_reborn(m, h->epoch); /* it has missed nothing: each process is for itself */
 	if (!job->joined || m->rank == job->rank || !is_another_life(m, h) || m->removed)
 		return m;
 	if (h->joining && m->state == TT_UP)

@@ -150,6 +150,7 @@ static void look(struct tt_timer *t)
 				look_at(l, now);
 		evict_silent(job, now);
 		join_ring(job, now);
+		tt_nodes_seek(job);
 	}
 	tt_each_module(m, job, beat)
 		m->beat(job, every + tt_min(late, every));

@@ -166,12 +166,13 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 		return;
 	}
 	tt_timer_stop(&m->retry);
+	m->patience = tt_now() + tt_time(m->job, TT_TIME_FAREWELL);
 	if (m->state != TT_LEFT) {
 		va_start(args, fmt);
 		set_why(m, fmt, args);
 		va_end(args);
-		tt_log(TT_INFO, "%s", m->why);
-		if (!m->job->leaving) /* then all ranks go */
+		tt_log(m->sought ? TT_DEBUG : TT_INFO, "%s", m->why);
+		if (!m->job->leaving && !m->sought) /* then all ranks go */
 			tt_stats_count(&m->stats, TUTTI_STAT_GONE, 0);
 		m->silent = err == -ETIMEDOUT;
 		bool sponsor = !m->job->joined && m->rank == tt_members(m->job)->sponsor;
@@ -185,7 +186,7 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 		tt_link_doom(m->link);
 	member_ended(m);
 	tt_rendezvous_gone(m);
-	if (m->job->joined && !m->job->leaving) {
+	if (m->job->joined && !m->job->leaving && !m->sought) { /* else all of them know */
 		tt_watch_tell(m->job, m, TUTTI_GONE);
 		if (!m->quiet)
 			tt_news_tell(m);
@@ -222,7 +223,7 @@ void tt_member_left(struct tt_member *m, const struct tt_pack *bye)
 		tt_group_seats_out(m, bye);
 	}
 	member_ended(m);
-	if (m->job->joined && !m->job->leaving) {
+	if (m->job->joined && !m->job->leaving && !m->sought) {
 		tt_watch_tell(m->job, m, TUTTI_LEFT);
 		tt_news_mend(m->job);
 	}

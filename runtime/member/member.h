@@ -101,6 +101,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	bool sponsored;             /* this rank has let it in */
 	bool removed;               /* node list: the program has taken it out */
 	bool guest;                 /* its list has this process, and this process's list does not have it */
+	bool sought;                /* own list: it has ended, and this process tries to meet its next life */
 	bool quiet;                 /* GONE for this rank alone: the others are not told */
 	bool silent;                /* GONE, because it gave no sign of life */
 	bool untold;                /* the others are to hear soon that it is gone, or has left */
@@ -109,7 +110,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	bool fed;                   /* has heard from here of everyone who is gone */
 	unsigned telling;           /* the last of tt_members.tellings that it heard */
 	unsigned tries;             /* to connect for the first time ... */
-	uint64_t patience;          /* ... which go on until then. LEFT: the rank is not let in again until then */
+	uint64_t patience;          /* ... which go on until then. LEFT, GONE: the rank is not met again until then */
 	struct tt_timer retry;      /* of connecting while joining; of telling others */
 	void **own;                 /* structs of higher rooms, by slot; NULL: none yet */
 	struct tt_stats *stats;     /* NULL: nothing was counted yet */

@@ -119,6 +119,7 @@ bool tt_comes_after(const struct tt_member *); /* this rank, in an order that al
 /* Own lists, in a HELLO: who this process is. The rank of the process that says so, which may become a guest. */
 void tt_nodes_present(const struct tt_job *, struct tt_pack *);
 uint32_t tt_nodes_take_guest(struct tt_job *, struct tt_pack *);
+void tt_nodes_seek(struct tt_job *); /* now and then: connects to those of the own list that have ended */
 
 /* ---- endpoint_tree.c: how the table of endpoint records goes out ---- */
 

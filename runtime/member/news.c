@@ -10,7 +10,7 @@
 
 bool tt_member_is_there(const struct tt_job *job, int rank)
 {
-	return rank != job->rank && tt_member(job, rank)->state < TT_LEFT;
+	return rank != job->rank && tt_member(job, rank)->state < TT_LEFT && !tt_member(job, rank)->sought;
 }
 
 /* Connects where there is no connection: a call on a collective must end everywhere. */

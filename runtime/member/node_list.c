@@ -200,6 +200,33 @@ uint32_t tt_nodes_take_guest(struct tt_job *job, struct tt_pack *p)
 	return rank < 0 ? (uint32_t)job->size : (uint32_t)rank;
 }
 
+static bool may_seek(const struct tt_member *m)
+{
+	if (m->rank == m->job->rank || m->guest || m->removed || m->link || tt_timer_runs(&m->retry))
+		return false;
+	return m->state == TT_AWAY ? m->sought : m->state >= TT_LEFT && tt_now() >= m->patience;
+}
+
+/* The list of its next life need not have this process: then that life does not connect here. Until it answers, uses
+ * of it fail as before. */
+static void seek(struct tt_member *m)
+{
+	int err = m->err;
+
+	m->sought = true;
+	if (m->state >= TT_LEFT)
+		tt_member_reborn(m, 0);
+	m->err = err;
+	tt_member_connect(m);
+}
+
+void tt_nodes_seek(struct tt_job *job)
+{
+	for (int i = 0; tt_members(job)->own_list && i < job->size; i++)
+		if (may_seek(tt_member(job, i)))
+			seek(tt_member(job, i));
+}
+
 /* A process that was never met is no concern of the others. */
 static void remove_node(struct tt_member *m)
 {

@@ -6,6 +6,8 @@
 
 static tutti_what state_of(const struct tt_member *m)
 {
+	if (m->sought)
+		return m->err == -ENOTCONN ? TUTTI_LEFT : TUTTI_GONE;
 	return m->state == TT_GONE ? TUTTI_GONE : m->state == TT_LEFT ? TUTTI_LEFT : TUTTI_JOINED;
 }
 

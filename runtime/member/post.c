@@ -144,7 +144,7 @@ void tt_post(struct tt_member *m, struct tt_post *p)
 		tt_member_leave_rendezvous(m);
 	if (m->state == TT_UP) {
 		hand_to_net(m, p);
-	} else if (m->state == TT_LEFT || m->state == TT_GONE) {
+	} else if (m->state == TT_LEFT || m->state == TT_GONE || m->sought) {
 		end_later(m->job, p, m->err);
 	} else {
 		tt_queue_push(&m->waiting, &p->op);

@@ -194,7 +194,7 @@ bool tt_rendezvous_retry(struct tt_member *m, uint64_t patience)
 		return false;
 	if (!m->tries++)
 		m->patience = now + patience;
-	if (now >= m->patience)
+	if (now >= m->patience && !m->sought)
 		return false;
 	tt_entropy(&chance, 1);
 	wait = tt_time(m->job, TT_TIME_RETRY_MIN) << tt_min(m->tries, 6);

@@ -440,6 +440,40 @@ def test_stopped(cluster, tmp_path):
         assert name == "w2" or (each["wait"] < 1 and each["send"] < 1), (name, each)
 
 
+def test_reader_that_is_not_listed(cluster, tmp_path):
+    """The list of a has nobody who is there: the reader c finds a's next life."""
+    ports = free_ports(*"abcd")
+    a, c = (write_config(tmp_path / names, {name: ports[name] for name in names}, timeout_ms=500)
+            for names in ("ab", "cad"))
+    cluster.start("a", a)
+    cluster.start("c", c)
+    cluster.await_all([("c", "a.1")])
+    kill(cluster.running["a"])
+    cluster.running.pop("a").wait()
+    cluster.start("a", a, 2)
+    cluster.await_all([("c", "a.2")])
+    cluster.finish()
+
+
+def test_last_peer_closes(tmp_path, lists):
+    """A node whose last peer has closed goes on to serve a reader that it does not list."""
+    ports = free_ports(*"abcd")
+    a, b, c = (dpwa.DpwaConnection(names[0], write_config(tmp_path / names, {name: ports[name] for name in names},
+                                                          timeout_ms=500)) for names in ("ab", "ba", "cad"))
+    with contextlib.closing(a), contextlib.closing(c):
+        with contextlib.closing(b):
+            assert until(lambda: all([take_blob(conn) for conn in (a, b, c)]))
+        end = time.monotonic() + 7  # longer than nodes once stayed in a job without a peer
+        last = 0
+        while time.monotonic() < end:
+            take_blob(a)
+            if take_blob(c):
+                assert time.monotonic() - last < 2 or not last
+                last = time.monotonic()
+            time.sleep(0.02)
+        assert time.monotonic() - last < 2
+
+
 def test_crowd(cluster, tmp_path):
     """Forty nodes in any order: each reads the blobs of others, and is read."""
     names = ["n%d" % i for i in range(40)]

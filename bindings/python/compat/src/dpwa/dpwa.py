@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import socket
-import time
 from typing import Any, Dict, Iterator, Optional, Set, Tuple
 
 import numpy
@@ -16,7 +15,6 @@ from ._config import DpwaConfigError, DpwaConfiguration, Node, make_node
 
 LOGGER = logging.getLogger(__name__)
 _LAUNCHED = ("TUTTI_RANK", "TUTTI_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE")
-_ALONE = 5.0  # seconds in the job before a node that all others have given up joins again
 
 
 @contextlib.contextmanager
@@ -73,7 +71,6 @@ class DpwaConnection:
         self._peers: Set[str] = set(self._nodes) - {name}
         self._job: Optional[tutti.Job] = None
         self._file = -1                       # the job reads its config now and then
-        self._joined = 0.0
         self._gossip: Optional[tutti.Gossip] = None
         self._bytes: Optional[int] = None     # of each blob
         self._blobs = Blobs()
@@ -94,8 +91,6 @@ class DpwaConnection:
         if blob.size != self._bytes:
             raise ValueError("a blob of %d bytes: all blobs of node %r have %s" % (
                 blob.size, self.name, "1 byte at least" if self._bytes is None else "%d bytes" % self._bytes))
-        if self._is_given_up():
-            self._leave()
         try:
             self._publish(blob, float(loss))
         except tutti.errors.RankDied as e:  # the others have missed this node for too long
@@ -191,7 +186,6 @@ class DpwaConnection:
         except BaseException:
             self._close_file()
             raise
-        self._joined = time.monotonic()
         return job
 
     def _open(self) -> tutti.Gossip:
@@ -205,11 +199,6 @@ class DpwaConnection:
         for name in set(self._nodes) - self._peers - {self.name}:
             gossip.remove_peer(name)
         return gossip
-
-    def _is_given_up(self) -> bool:
-        """All peers are gone for this node, or this node is gone for them: in a new job they meet again."""
-        return (self._gossip is not None and bool(self._peers) and time.monotonic() - self._joined > _ALONE and
-                self._gossip.look().peers == 0)
 
     def _close_gossip(self) -> None:
         if self._gossip is not None:
