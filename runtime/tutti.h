@@ -1003,8 +1003,10 @@ enum {
 	TUTTI_EA_DISTLEARN = 1,
 };
 /* params: f32, f64, f16 or bf16. tau: steps, from 1 up. alpha: 0 to 1; NaN: always tutti_elastic_alpha(ranks of the
- * group). The tensors' counts and types, tau, alpha and flags are the same on all ranks, else -EINVAL. Blocks until all
- * ranks have called it. -ECONNABORTED: the call has failed on another rank, which the sentence names. */
+ * group). Each averaging multiplies the distance of the center from the ranks' mean by 1 - alpha (ranks + 1): it grows
+ * with an alpha above 2 / (ranks + 1), of which rank 0 warns once, and again in a larger group. The tensors' counts and
+ * types, tau, alpha and flags are the same on all ranks, else -EINVAL. Blocks until all ranks have called it.
+ * -ECONNABORTED: the call has failed on another rank, which the sentence names. */
 int tutti_ea_open(tutti *, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags, tutti_ea **);
 /* Counts a step of the program's. Returns 1: that was the tau-th, and it has averaged; 0: it was one of the others, for
  * which nobody is waited for. result: set if it has averaged, at the price of one read of the parameters; NULL: not

@@ -38,6 +38,7 @@ struct tutti_ea {
 	bool begun;          /* there is a center */
 	bool pending;        /* sum is not in the center yet; else it is zeros */
 	struct tt_composite whole; /* a started synchronization */
+	int warned;          /* of how many ranks: alpha is too large for them */
 	enum { EARLIER, COUNT, SUMS, SPREAD } at;
 	bool params;         /* it spreads rank 0's parameters, too */
 	char *copy, *now;    /* x as it was, and as it is then; made when they are first needed */
@@ -102,6 +103,19 @@ static int compare(const struct tutti_ea *ea, tutti *group, int tau, double alph
 		err = compare_rank(group, i, &theirs[i], &mine);
 	free(all);
 	return err;
+}
+
+/* m, the mean of n ranks' x, and the center c: each averaging multiplies m - c by 1 - alpha (n + 1). */
+static void warn_of_alpha(struct tutti_ea *ea, const tutti *group)
+{
+	double bound = 2.0 / (group->n + 1);
+
+	if (group->me || isnan(ea->alpha) || ea->alpha <= bound || group->n <= ea->warned)
+		return;
+	ea->warned = group->n;
+	tt_log(TT_WARN, "elastic averaging of %d ranks: alpha is %g, and above 2 / (ranks + 1) = %g the center moves "
+	       "away from the parameters at each averaging: use a smaller alpha, or NaN for 0.9 / ranks", group->n,
+	       ea->alpha, bound);
 }
 
 static int make(struct tutti_ea *ea, tutti *group)
@@ -178,6 +192,7 @@ static int open_ea(tutti *group, const tutti_tensor *params, int n, int tau, dou
 		return err;
 	}
 	tt_round_hold(&ea->round, &ea->handle, group->job, &kind);
+	warn_of_alpha(ea, group);
 	*out = ea;
 	return 0;
 }
@@ -398,6 +413,7 @@ static int set_schedule(struct tutti_ea *ea, int tau, double alpha)
 	ea->tau = tau;
 	ea->alpha = alpha;
 	ea->phase = 0;
+	warn_of_alpha(ea, ea->round.group);
 	return 0;
 }
 
@@ -688,6 +704,8 @@ int tutti_ea_regroup(tutti_ea *ea, tutti *group)
 			drop_sum(ea);
 		if (!(err = tt_round_reset(&ea->round, &ea->handle, group)))
 			err = compare(ea, group, ea->tau, ea->alpha, 0);
+		if (!err)
+			warn_of_alpha(ea, group);
 	}
 	tt_users_exit(ea->handle.job, &ea->handle.users);
 	return err;

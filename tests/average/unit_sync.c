@@ -440,6 +440,40 @@ static void follow_group(tutti *job)
 	tutti_group_free(alone);
 }
 
+/* Alpha 0.6 is fine for 2 ranks and not for 3; the distance of the center from the mean grows as the warning says. */
+static void diverge(tutti *job)
+{
+	int me = tutti_rank(job);
+	double x = me;
+	tutti_tensor t = { &x, 1, TUTTI_F64 }, center;
+	tutti *pair;
+	tutti_ea *ea;
+
+	CHECK(tutti_group_split(job, me == 2, 0, &pair) == 0);
+	CHECK(tutti_ea_open(pair, &t, 1, 1, 0.6, 0, &ea) == 0);
+	CHECK(tutti_ea_regroup(ea, job) == 0 && tutti_ea_synchronize(ea) == 0);
+	x = 1;
+	CHECK(tutti_ea_step(ea, NULL) == 1 && tutti_ea_set(ea, 1, 0.6) == 0);
+	CHECK(tutti_ea_center(ea, &center) == 0 && fabs(*(double *)center.data - x - 1.4) < 1e-12); /* |1 - 0.6 * 4| */
+	CHECK(tutti_ea_set(ea, 1, 0.5) == 0);
+	tutti_ea_close(ea);
+	tutti_group_free(pair);
+}
+
+static void test_divergence(void)
+{
+	tutti_log_line l;
+	int n = 0;
+
+	CU_ASSERT_TRUE_FATAL(tutti_log_open() >= 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .program = diverge }), 0);
+	while (tutti_log_next(&l) == 1)
+		if (strstr(l.text, "alpha is"))
+			n += strstr(l.text, "of 3 ranks: alpha is 0.6, and above 2 / (ranks + 1) = 0.5") ? 1 : 100;
+	tutti_log_close();
+	CU_ASSERT_EQUAL(n, 1);
+}
+
 static void test_alpha(void)
 {
 	on_wires(follow_group, 3);
@@ -1119,6 +1153,7 @@ static CU_TestInfo tests[] = {
 	{ "elastic averaging", test_elastic },
 	{ "looks at the center", test_looks },
 	{ "alpha", test_alpha },
+	{ "an alpha that diverges", test_divergence },
 	{ "a schedule", test_schedule },
 	{ "started steps", test_started_steps },
 	{ "started synchronizations", test_started_synchronizations },
