@@ -163,6 +163,43 @@ def test_controller_without_workers():
     assert not [name for name in os.listdir("/dev/shm") if control._job_uid in name]
 
 
+def test_a_new_object_has_its_own_memory():
+    """all_reduce's result does not lie in src's memory, also if set_value writes in place."""
+    from platoon._variables import new_like
+
+    class InPlace(Variable):
+        def set_value(self, value, borrow=False):
+            self.value[...] = value
+
+    src = InPlace([1.0, 2.0])
+    assert new_like(src, np.zeros(2)).value.tolist() == [0, 0] and src.value.tolist() == [1, 2]
+
+
+def test_memory_by_name(monkeypatch):
+    """Memory of other shapes or types is refused, and so are memory and locks that others may open."""
+    from platoon import _memory
+    from platoon.util import PlatoonError
+    name = "test_memory_%d" % os.getpid()
+    try:
+        _memory.publish(name, [np.arange(6.0).reshape(2, 3), np.ones(1)])
+        same = _memory.attach(_memory.SharedMemory(name), [np.zeros((2, 3)), np.zeros(1)])
+        assert same[0].tolist() == [[0, 1, 2], [3, 4, 5]] and same[1].tolist() == [1]
+        for wrong in ([np.zeros((3, 2)), np.zeros(1)], [np.zeros((2, 3)), np.zeros(1, "i8")],
+                      [np.zeros((2, 3)), np.zeros(2)], [np.zeros(60), np.zeros(1)]):
+            with pytest.raises(PlatoonError, match="train the same model"):
+                _memory.attach(_memory.SharedMemory(name), wrong)
+        for kind in (_memory.SharedMemory, _memory.Lock):
+            with monkeypatch.context() as patch, pytest.raises(PlatoonError, match="belongs to another user"):
+                patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+                kind(name)
+        os.chmod("/dev/shm/" + name, 0o622)
+        for kind in (_memory.SharedMemory, _memory.Lock):
+            with pytest.raises(PlatoonError, match="others may open it"):
+                kind(name)
+    finally:
+        _memory.remove(name)
+
+
 def test_refusals(capsys):
     """What is not supported is refused by name."""
     from platoon import ops
@@ -357,7 +394,7 @@ def collective_worker():
     if rank == n - 1:
         shared[...] = 5
     me.all_reduce(np.zeros(1), "+")  # a barrier
-    assert (shared == 5).all() and me.shared(np.ones((2, 3))) is shared and 48 in me._shmrefs
+    assert (shared == 5).all() and me.shared(np.ones((2, 3))) is shared and 48 in me._memory
     print("cases:", count)
 
 
@@ -521,6 +558,40 @@ def test_example(start, tmp_path):
         assert "initialized" in worker.said()
     said = serve.said()
     assert "trained" in said and float(said.split("error")[-1]) < 0.1 and (tmp_path / "fashion_best.npz").exists(), said
+
+
+def soldier():
+    """Arguments: its value, whether it is the first, and the file until which it stays."""
+    import channel
+    print("asks")
+    s = channel.Soldier(socket_timeout=20000)
+    s.init_shared_params("runs_%d_" % PORT, [np.full(2, float(sys.argv[1]))], EASGD(0.5), sys.argv[2] == "first")
+    print("has", s.shared_params[0].tolist())
+    while not os.path.exists(sys.argv[3]):
+        if sys.argv[3] == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def test_soldiers_of_several_runs(start, tmp_path):
+    """Nobody takes the parameters of a run that was killed, and the end of an old run leaves those of a new one."""
+    start(soldier, 1, "first", "die").said(-signal.SIGKILL)
+    waiting = start(soldier, 0, "more", "old")
+    waiting.await_text("asks")
+    time.sleep(0.3)
+    old = [waiting, start(soldier, 5, "first", "old")]
+    waiting.await_text("has [5.0, 5.0]")
+    new = [start(soldier, 7, "first", "new")]
+    new[0].await_text("has [7.0, 7.0]")
+    (tmp_path / "old").touch()
+    for process in old:
+        process.said()
+    new.append(start(soldier, 0, "more", "new"))
+    new[1].await_text("has [7.0, 7.0]")
+    (tmp_path / "new").touch()
+    for process in new:
+        process.said()
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith("runs_%d_" % start.port)]
 
 
 # ---- memory, locks, batches ----
@@ -743,6 +814,30 @@ def test_death_in_all_reduce(start):
     survivor.await_text("the named error: ")
     assert "again: 2.0" in start(new).said() and "again: 2.0" in survivor.said()
     assert "A worker has died" in serve.said(1)
+
+
+def test_all_reduce_without_a_worker(start, tmp_path):
+    """The error of a worker that is there and does not come is PlatoonError."""
+    def alone():
+        worker = Worker(PORT, socket_timeout=1000)
+        while worker.send_req("platoon-worker_ranks")[0].count(None):
+            time.sleep(0.01)
+        try:
+            worker.all_reduce(np.ones(1), "+")
+        except PlatoonError as e:
+            print(e)
+
+    def elsewhere():
+        Worker(PORT)
+        while not os.path.exists("enough"):
+            time.sleep(0.01)
+
+    serve = start(controller, "a", "b")
+    other = start(elsewhere)
+    assert "all_reduce has waited 1000 ms, and not all workers have come" in start(alone).said()
+    (tmp_path / "enough").touch()
+    other.said()
+    serve.said()
 
 
 def test_more_workers_than_devices(start, tmp_path):

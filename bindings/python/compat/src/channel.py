@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import os
 import time
@@ -13,8 +14,10 @@ from platoon.channel._batches import Receiver
 from platoon.channel._desk import Caller
 from platoon.channel._params import SharedParams
 from platoon.param_sync import ParamSyncRule
+from platoon.util import PlatoonError
 
 __all__ = ["Lieutenant", "Soldier"]
+_PATIENCE = 5.0  # seconds, in which an ending process waits for the lock
 
 
 class Lieutenant(_controller.Controller):
@@ -86,25 +89,47 @@ class Soldier(SharedParams):
         """Opens the shared parameters of a name. The first worker gives cleanup=True: they begin with its values.
 
         Others wait for them, up to socket_timeout. When the last process that has them ends, they are removed.
-        Raises PlatoonError: they have another size, FileNotFoundError: nobody has given them.
+        Raises PlatoonError: they have other shapes or types, FileNotFoundError: nobody has given them.
         """
         name, values = job_name + "params", self._set_rule(list(params), param_sync_rule)
-        self._lock = _memory.Lock(job_name + "lock")
-        if cleanup:
-            with self._locked(True):
-                _memory.publish(name, values)
-        self.shared_params = self._await_params(name, values)
-        atexit.register(_remove_if_last, name, _use(name), os.getpid())
-
-    def _await_params(self, name: str, values: List[Any]) -> List[Any]:
-        deadline = time.monotonic() + self._timeout
-        while True:
+        deadline, fd = time.monotonic() + self._timeout, None
+        while fd is None:
+            lock = _take_lock(job_name + "lock", deadline)
             try:
-                return _memory.attach(name, values)
-            except FileNotFoundError:
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(0.02)
+                if cleanup:
+                    _memory.publish(name, values)
+                fd = self._open_params(name, values, cleanup)
+            finally:
+                if fd is None:
+                    lock.close()
+                else:
+                    lock.release()
+            if fd is None:
+                _pause(name, deadline)
+        self._lock = lock
+        atexit.register(_remove_if_last, name, fd, lock, os.getpid())
+
+    def _open_params(self, name: str, values: List[Any], mine: bool) -> Optional[int]:
+        """Takes the parameters if they are this process's, or another one uses them. None: they are not there.
+
+        Returns a descriptor by which other processes see that this one uses them. This process has the lock.
+        """
+        try:
+            memory = _memory.SharedMemory(name)
+        except FileNotFoundError:
+            return None
+        fd = os.dup(memory.fd)
+        try:
+            if mine or not _is_alone(fd):
+                fcntl.flock(fd, fcntl.LOCK_SH)
+                self.shared_params = _memory.attach(memory, values)
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # of a run that was killed
+        memory.close_fd()
+        return None
 
     def lock_params(self, timeout: Optional[float] = None) -> None:
         """Takes the lock. timeout: seconds; 0: does not wait; None: no limit. Raises PlatoonError."""
@@ -115,21 +140,48 @@ class Soldier(SharedParams):
         self._need_lock().release()
 
 
-def _use(name: str) -> int:
-    """A descriptor by which other processes see that this one uses the parameters."""
-    fd = _memory.SharedMemory(name).fd
-    fcntl.flock(fd, fcntl.LOCK_SH)
-    return fd
+def _take_lock(name: str, deadline: float) -> _memory.Lock:
+    """The lock of that name, which this process then has. Raises PlatoonError."""
+    while True:
+        lock = _memory.Lock(name)
+        try:
+            lock.acquire(max(0.0, deadline - time.monotonic()))
+            if lock.is_at_name():
+                return lock
+        except BaseException:
+            lock.close()
+            raise
+        lock.close()  # the last process of an earlier run has removed it meanwhile
 
 
-def _remove_if_last(name: str, fd: int, pid: int) -> None:
-    """At exit: nobody else uses the parameters if this process can have the file for itself."""
+def _pause(name: str, deadline: float) -> None:
+    if time.monotonic() >= deadline:
+        raise FileNotFoundError(errno.ENOENT, "nobody has given the shared parameters: one worker gives cleanup=True",
+                                name)
+    time.sleep(0.02)
+
+
+def _is_alone(fd: int) -> bool:
+    """True if no other process uses the parameters. While nobody else asks: this process has the lock."""
     try:
-        if pid == os.getpid():
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _memory.remove(name)
-            _memory.remove(name[:-len("params")] + "lock")
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
     except BlockingIOError:
-        pass
+        return False
+
+
+def _remove_if_last(name: str, fd: int, lock: _memory.Lock, pid: int) -> None:
+    """At exit: removes the parameters and their lock, unless others use them, or a new run has put its own there."""
+    if pid != os.getpid():
+        return  # a fork's child
+    try:
+        if not lock.held:
+            lock.acquire(_PATIENCE)
+        if _memory.is_at(name, fd) and _is_alone(fd):
+            _memory.remove(name)
+            _memory.remove(lock.name)
+    except PlatoonError:
+        pass  # a worker that goes on has the lock, and uses the parameters
     finally:
         os.close(fd)
+        lock.close()

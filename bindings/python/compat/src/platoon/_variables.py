@@ -45,7 +45,7 @@ def new_like(x: Any, value: Any) -> Any:
     theano = sys.modules.get("theano")
     if theano is not None and type(x).__module__.split(".")[0] == "theano":
         return theano.shared(value)
-    new = copy.copy(x)
+    new = copy.deepcopy(x)  # set_value may write into memory that a copy shares with x
     new.set_value(value)
     return new
 

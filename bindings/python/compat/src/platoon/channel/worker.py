@@ -44,7 +44,6 @@ class Worker(SharedParams, metaclass=SingletonType):
         self._group: Optional[tutti.Group] = None
         self._memory: Dict[int, Any] = {}  # by its bytes
         self._shmem_names: Dict[int, str] = {}
-        self._shmrefs: Dict[int, _memory.SharedMemory] = {}
         self.shared_arrays: Dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._handle_force_close)
@@ -115,15 +114,16 @@ class Worker(SharedParams, metaclass=SingletonType):
         """Opens the shared parameters, which begin with the values of the first worker that calls this.
 
         params: NumPy arrays, torch tensors, or objects with get_value and set_value. Raises PlatoonError: the first
-        worker's parameters have another size.
+        worker's parameters have other shapes or types.
         """
         name, values = "%s_params" % self._job_uid, self._set_rule(params, param_sync_rule)
         with self._locked(True):
             try:
-                self.shared_params = _memory.attach(name, values)
+                memory = _memory.SharedMemory(name)
             except FileNotFoundError:
                 _memory.publish(name, values)
-                self.shared_params = _memory.attach(name, values)
+                memory = _memory.SharedMemory(name)
+            self.shared_params = _memory.attach(memory, values)
 
     # ---- all-reduce ----
 
@@ -144,8 +144,7 @@ class Worker(SharedParams, metaclass=SingletonType):
         """The memory of that size, in bytes."""
         if size not in self._memory:
             name = self._shmem_names[size] = self.send_req("platoon-init_new_shmem", {"size": size})
-            self._shmrefs[size] = _memory.SharedMemory(name)
-            self._memory[size] = self._shmrefs[size].map()
+            self._memory[size] = _memory.SharedMemory(name).map()
         return self._memory[size]
 
     def all_reduce(self, src: Any, op: str, dest: Any = None) -> Any:
@@ -160,19 +159,25 @@ class Worker(SharedParams, metaclass=SingletonType):
         """
         rule = op_to_tutti(op)
         result = numpy.array(value_of(src), order="C")
-        group = self._group or self._make_group()
         try:
-            group.allreduce(result, rule)
-            if self._multinode and result.nbytes:
-                self._reduce_across_hosts(group, result, rule)
-        except BaseException:
-            self._group = None
-            group.close()
-            raise
+            self._reduce(self._group or self._make_group(), result, rule)
+        except TimeoutError as e:
+            raise PlatoonError("all_reduce has waited %d ms, and not all workers have come" % self._socket_timeout,
+                               e) from None
         if dest is None:
             return new_like(src, result)
         assign(dest, result)
         return None
+
+    def _reduce(self, group: tutti.Group, result: Any, op: str) -> None:
+        try:
+            group.allreduce(result, op)
+            if self._multinode and result.nbytes:
+                self._reduce_across_hosts(group, result, op)
+        except BaseException:
+            self._group = None
+            group.close()
+            raise
 
     def _reduce_across_hosts(self, group: tutti.Group, result: Any, op: str) -> None:
         """The controllers combine what the first worker of each host puts into shared memory."""
