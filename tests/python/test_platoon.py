@@ -154,13 +154,55 @@ def test_controller_without_workers():
         assert info == {"local_id": "x" if i == 3 else "7", "local_size": 3, "local_rank": rank, "multinode": False,
                         "global_size": 3, "global_rank": rank}
     control._job_uid = "test%d" % os.getpid()
-    for i, size in enumerate((64, 64, 64, 512)):
+    for size, number in ((64, 0), (64, 0), (512, 1), (64, 0), (512, 1)):  # also if a worker in between has died
         name = control._init_new_shmem({"size": size})
-        assert name == control._last_shmem_name == "platoon-test%d_%d_buffer" % (os.getpid(), i // 3)
+        assert name == "platoon-test%d_%d_buffer" % (os.getpid(), number)
         assert len(control.shared_buffers[name]) == size and name in os.listdir("/dev/shm")
-        assert len(control._shmrefs) == len(control.shared_buffers) == i // 3 + 1
+    assert len(control.shared_buffers) == 2
     control._close()
     assert not [name for name in os.listdir("/dev/shm") if control._job_uid in name]
+
+
+def test_a_second_controller(start, tmp_path):
+    """It cannot listen at the port of another one, and takes nothing from that one's workers."""
+    def patient():
+        worker = Worker(PORT)
+        worker.init_shared_params([np.ones(2)], EASGD(0.5))
+        print("has them")
+        while not os.path.exists("enough"):
+            time.sleep(0.01)
+
+    def names():
+        return sorted(name[-5:] for name in os.listdir("/dev/shm") if "_%d_" % start.port in name)
+
+    serve, worker = start(controller), start(patient)
+    worker.await_text("has them")
+    start(controller).said(2)
+    assert names() == ["_lock", "arams"]
+    (tmp_path / "enough").touch()
+    worker.said()
+    serve.said()
+    assert not names()
+
+
+def test_a_worker_that_is_waited_for_stays_known():
+    """A signal's handler that comes while the controller waits for a worker's end finds this worker again."""
+    from platoon.channel import Controller
+
+    class Process:
+        pid = 7
+
+        def send_signal(self, number):
+            pass
+
+        def wait(self, timeout):
+            raise SystemExit(1)
+
+    control = Controller.__new__(Controller)
+    control._workers = {7: Process()}
+    with pytest.raises(SystemExit):
+        control._kill_workers()
+    assert 7 in control._workers
 
 
 def test_a_new_object_has_its_own_memory():
@@ -560,6 +602,13 @@ def test_example(start, tmp_path):
     assert "trained" in said and float(said.split("error")[-1]) < 0.1 and (tmp_path / "fashion_best.npz").exists(), said
 
 
+def test_status_of_the_example(start):
+    """The example's controller ends with the status of serve(): here a worker has died."""
+    serve = start((HERE.parents[1] / "examples/python/old/platoon_controller.py").read_text(), "--port", start.port)
+    start("import channel, os\nchannel.Soldier(%d)\nos.kill(os.getpid(), 9)\n" % start.port).said(-signal.SIGKILL)
+    serve.said(1)
+
+
 def soldier():
     """Arguments: its value, whether it is the first, and the file until which it stays."""
     import channel
@@ -736,6 +785,94 @@ def test_batches(start):
     assert not got[0] & got[1] and min(map(len, got)) > 5
     assert len(got[0] | got[1]) >= 60 - 5 - 3  # what the dead one had taken, and what waited for it
     serve.said(1)
+
+
+def sending_controller():
+    class Sending(Controller):
+        def handle_control(self, req, worker_id, req_info):
+            self.send_mb([np.full(1 << 20, req)])
+            return ""
+
+    sys.exit(Sending(PORT, data_port=int(os.environ["DATA"])).serve())
+
+
+def idle_worker():
+    """Asks for a batch, and receives as many as its argument says."""
+    worker = Worker(PORT, data_port=int(os.environ["DATA"]), data_hwm=1, socket_timeout=20000)
+    if sys.argv[1] == "0":
+        worker.send_req(7.0)
+    print("is here")
+    for i in range(int(sys.argv[1])):
+        print("got", worker.recv_mb()[0][0])
+        worker.send_req(8.0)
+        print("asked again")
+    time.sleep(60)
+
+
+def test_batches_of_workers_that_do_not_receive(start):
+    """While the controller serves, a dead worker's batch goes to another one. SIGTERM ends the controller at once."""
+    data = free_address().split(":")[1]
+    serve = start(sending_controller, DATA=data)
+    idle = start(idle_worker, 0, DATA=data)
+    idle.await_text("is here")
+    other = start(idle_worker, 1, DATA=data)
+    other.await_text("is here")
+    idle.kill()
+    other.await_text("got 7.0")
+    other.await_text("asked again")
+    serve.terminate()
+    began = time.monotonic()
+    assert "Signal 15 ends this controller" in serve.said(1) and time.monotonic() - began < 20
+
+
+def test_sender_forgets_no_batch():
+    """An operation that ends while the sender looks is not lost. A receiver that has gone takes no more."""
+    from platoon.channel._batches import Sender
+
+    class Ends:
+        looks = 0
+
+        def done(self):
+            self.looks += 1
+            return self.looks > 1
+
+        def exception(self):
+            return ConnectionError()
+
+    class Changes(list):
+        def take(self):
+            return self.pop(0) if self else None
+
+    from tutti.group import Change
+    sender = Sender.__new__(Sender)
+    sender._here, sender._wants, sender._unsent, sender._sent = set(), {}, [], [(Ends(), "batch")]
+    assert not sender._step() and len(sender._sent) == 1
+    assert sender._step() and sender._unsent == ["batch"] and not sender._sent
+    said = type("Said", (), {"wait": lambda self, timeout: type("Message", (), {"rank": 3})})()
+    sender._hear, sender._want = said, np.array([5])
+    sender._everyone = type("Everyone", (), {"recv_start": lambda *args: said})()
+    sender._watch = Changes([Change(3, "joined", 0, ""), Change(3, "gone", 0, "")])
+    sender._listen(0)
+    assert not sender._wants
+    sender._watch.append(Change(3, "joined", 0, ""))
+    sender._listen(0)
+    assert sender._wants == {3: 5}
+
+
+def test_batches_of_no_numbers():
+    """Objects, fields and bytes that no Sender has made are refused on both sides."""
+    from platoon.channel._batches import pack, unpack
+    from platoon.util import PlatoonError
+    for wrong in (np.array([None]), np.zeros(2, [("a", "f4")]), np.zeros(2, "V0")):
+        with pytest.raises(TypeError, match="arrays of numbers"):
+            pack([wrong])
+    for old, new in ((b"<f8", b"|O8"), (b"<f8", b"<f9"), (b"<f8", b"|V0"), (b"[3]", b"[9]")):
+        data = pack([np.ones(3), np.ones(3)]).tobytes()
+        assert old in data
+        with pytest.raises(PlatoonError, match="no batch of arrays"):
+            unpack(np.frombuffer(data.replace(old, new), "uint8"))
+    with pytest.raises(PlatoonError, match="no batch of arrays"):
+        unpack(np.frombuffer(b"1234", "uint8"))
 
 
 # ---- deaths ----
@@ -1011,3 +1148,25 @@ def test_controller_is_ended_by_a_signal(start, tmp_path):
     assert "Signal 2 ends this worker" in log.read_text() or "KeyboardInterrupt" in log.read_text()
     with contextlib.suppress(FileNotFoundError):
         assert not list(pathlib.Path("/dev/shm").glob("platoon_*_%d_*" % start.port))
+
+
+def test_a_signal_while_a_worker_starts(start, tmp_path):
+    """The controller ends the worker that it was just starting, too."""
+    def interrupted():
+        from platoon.channel import controller as module
+        launch = module.launch_process
+
+        def launch_and_signal(*arguments):
+            process = launch(*arguments)
+            print("started", process.pid)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return process
+
+        module.launch_process = launch_and_signal
+        Controller(PORT, devices=["a", "b"], experiment_name="mine")
+
+    (tmp_path / "mine_worker.py").write_text("import time\ntime.sleep(60)\n")
+    said = start(interrupted).said(1)
+    assert said.count("started") == 1, said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(said.split("started")[1].split()[0]), 0)

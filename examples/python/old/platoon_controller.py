@@ -7,6 +7,7 @@
 pip install ./bindings/python ./bindings/python/compat
 """
 import argparse
+import sys
 import time
 
 from channel import Lieutenant
@@ -61,4 +62,4 @@ if __name__ == "__main__":
     controller = EarlyStopping(options.max_mb, options.patience, options.valid_freq)
     controller.init_control(port=options.port)
     print("Lieutenant is ready", flush=True)
-    controller.serve()
+    sys.exit(controller.serve())

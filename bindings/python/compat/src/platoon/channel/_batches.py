@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Dict, List, Sequence, Tuple
+import threading
+import time
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy
 
@@ -27,12 +29,17 @@ def _up(n: int) -> int:
     return (n + _ALIGN - 1) // _ALIGN * _ALIGN
 
 
+def _is_of_numbers(dtype: Any) -> bool:
+    """Objects are addresses of their process, and types with fields do not pass through JSON."""
+    return not dtype.hasobject and dtype.names is None and dtype.itemsize > 0
+
+
 def pack(arrays: Sequence[Any]) -> Any:
-    """The arrays as bytes. Raises TypeError for arrays of objects."""
+    """The arrays as bytes. Raises TypeError for arrays of objects, and for those whose elements have fields."""
     dense = [a if a.flags.f_contiguous and a.ndim > 1 else numpy.ascontiguousarray(a).reshape(a.shape)
              for a in map(numpy.asarray, arrays)]
     for array in dense:
-        if array.dtype.hasobject:
+        if not _is_of_numbers(array.dtype):
             raise TypeError("a batch has arrays of numbers, and this one of %s" % array.dtype)
     heads = json.dumps([numpy.lib.format.header_data_from_array_1_0(a) for a in dense]).encode()
     at = _up(8 + len(heads))
@@ -45,12 +52,22 @@ def pack(arrays: Sequence[Any]) -> Any:
 
 
 def unpack(data: Any) -> List[Any]:
-    """The arrays of such bytes, which stay where they are."""
+    """The arrays of such bytes, which stay where they are. Raises PlatoonError: they come from no Sender."""
+    try:
+        return _arrays_in(data)
+    except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, struct.error) as e:
+        raise PlatoonError("what has come at the data port is no batch of arrays", e) from None
+
+
+def _arrays_in(data: Any) -> List[Any]:
     length, = struct.unpack("<q", data[:8].tobytes())
     arrays, at = [], _up(8 + length)
     for head in json.loads(data[8:8 + length].tobytes()):
         order: Any = "F" if head["fortran_order"] else "C"
-        arrays.append(numpy.ndarray(head["shape"], numpy.dtype(head["descr"]), data, at, order=order))
+        dtype = numpy.dtype(str(head["descr"]))
+        if not _is_of_numbers(dtype):
+            raise TypeError("a batch has arrays of numbers, and this one of %s" % dtype)
+        arrays.append(numpy.ndarray(head["shape"], dtype, data, at, order=order))
         at += _up(arrays[-1].nbytes)
     return arrays
 
@@ -61,54 +78,89 @@ class Sender:
     def __init__(self, port: int) -> None:
         self._job = open_job(port)
         self._everyone, self._watch = self._job.everyone(), self._job.watch()
-        self._wants: Dict[int, int] = {}  # how many batches a rank can take
+        self._here: Set[int] = set()      # the receivers that have come, and not gone
+        self._wants: Dict[int, int] = {}  # how many batches a receiver can take
+        self._unsent: List[Any] = []      # batches that no receiver could take yet
         self._sent: List[Tuple[tutti.Operation, Any]] = []
+        self._busy = threading.RLock()    # a thread may send while another one serves
         self._want = numpy.zeros(1, "int64")
         self._hear = self._everyone.recv_start(self._want, None, _WANT)
 
     def send(self, arrays: Sequence[Any]) -> None:
         """Sends a copy to the receiver that can take most. Blocks until one can. Raises TypeError."""
-        self._start(pack(arrays))
-        self._settle()
+        batch = pack(arrays)
+        with self._busy:
+            self._unsent.append(batch)
+            while self._step():
+                self._listen(_SLICE)
 
-    def _start(self, batch: Any) -> None:
-        while not any(self._wants.values()):
-            self._listen(_SLICE)
-        rank = max(self._wants, key=self._wants.__getitem__)
+    def settle(self) -> None:
+        """Gives the batches whose receiver has gone to others, if no other thread does so now."""
+        if self._sent and self._busy.acquire(blocking=False):
+            try:
+                self._listen(0)
+                self._step()
+            finally:
+                self._busy.release()
+
+    def _step(self) -> bool:
+        """Starts batches, also those whose receiver has gone. True: some have no receiver that can take them."""
+        sent, self._sent = self._sent, []
+        for entry in sent:
+            if not entry[0].done():
+                self._sent.append(entry)
+            elif entry[0].exception() is not None:
+                self._unsent.append(entry[1])
+        while self._unsent and any(self._wants.values()):
+            self._start(max(self._wants, key=self._wants.__getitem__))
+        return bool(self._unsent)
+
+    def _start(self, rank: int) -> None:
         self._wants[rank] -= 1
         try:
-            self._sent.append((self._everyone.send_start(batch, rank, _BATCH), batch))
+            self._sent.append((self._everyone.send_start(self._unsent[0], rank, _BATCH), self._unsent[0]))
+            del self._unsent[0]
         except ConnectionError:
-            self._start(batch)
+            self._wants[rank] = 0
 
     def _listen(self, timeout: float) -> None:
         """Hears which receivers can take more, and which have gone."""
         try:
-            rank = self._hear.wait(timeout).rank
-            self._wants[rank] = self._wants.get(rank, 0) + int(self._want[0])
+            rank: Optional[int] = self._hear.wait(timeout).rank
+            count = int(self._want[0])
             self._hear = self._everyone.recv_start(self._want, None, _WANT)
         except tutti.errors.InProgress:
-            pass
+            rank, count = None, 0
         for change in iter(self._watch.take, None):
-            if change.what != "joined":
+            if change.what == "joined":
+                self._here.add(change.rank)
+            else:
+                self._here.discard(change.rank)
                 self._wants.pop(change.rank, None)
+        if rank in self._here:  # what a receiver has said before it went is heard after that
+            self._wants[rank] = self._wants.get(rank, 0) + count
 
-    def _settle(self) -> None:
-        """Forgets the batches that have arrived. Those whose receiver has gone go to others."""
-        ended = [entry for entry in self._sent if entry[0].done()]
-        self._sent = [entry for entry in self._sent if not entry[0].done()]
-        for operation, batch in ended:
-            if operation.exception() is not None:
-                self._start(batch)
+    def close(self, timeout: Optional[float] = None) -> None:
+        """Waits until receivers have all batches, or are gone. timeout: seconds, after which no receiver gets the rest;
+        None: no limit. Harmless twice."""
+        held = self._busy.acquire(timeout=-1 if timeout is None else timeout)
+        try:
+            if held and self._job._handle is not None:
+                self._drain(None if timeout is None else time.monotonic() + timeout)
+            for operation, _ in self._sent:
+                operation.cancel()  # leave() would wait for it
+            self._job.leave()
+        finally:
+            if held:
+                self._busy.release()
 
-    def close(self) -> None:
-        """Waits until receivers have all batches, or are gone. Harmless twice."""
-        while self._sent and self._job._handle is not None:
-            self._listen(_SLICE)
-            if not self._wants:
+    def _drain(self, deadline: Optional[float]) -> None:
+        while self._step() or self._sent:
+            if deadline is not None and time.monotonic() >= deadline:
                 break
-            self._settle()
-        self._job.leave()
+            self._listen(_SLICE)
+            if not self._here:
+                break
 
 
 class Receiver:

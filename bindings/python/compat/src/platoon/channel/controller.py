@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import os
 import shlex
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List, NoReturn, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy
 
@@ -24,6 +25,7 @@ _ARGUMENTS = ("control_port", "data_port", "data_hwm", "devices", "experiment_na
               "multi")
 _SLICE = 0.05  # seconds, after which a wait for requests looks at the workers' processes
 _PATIENCE = 5  # seconds, after which a worker that was asked to end is killed
+_DRAIN = 60.0  # seconds, in which workers may still take batches after serving has ended
 
 
 class _Refused(PlatoonError):
@@ -40,7 +42,7 @@ class Controller:
     ranks of a job, as platoon-launcher starts them.
 
     The controllers of other hosts meet at once; workers are not answered before serve(). In the main thread SIGTERM and
-    SIGINT end workers and process, with status 1.
+    SIGINT end the process with status 1, and before it the workers that this controller has started.
     """
 
     def __init__(self, control_port: int = 5567, data_port: Optional[int] = None, data_hwm: int = 10,
@@ -50,19 +52,19 @@ class Controller:
         self._devices = [] if devices is None else self.get_workers_devices(devices)
         self._local_size = self._global_size = len(self._devices)
         self._multinode, self._need_init = multi, True
-        self._am_i_first_count, self._init_new_shmem_count = [0], [0]
-        self._get_platoon_info_count = [0]
+        self._am_i_first_count, self._get_platoon_info_count = [0], [0]
         self._workers: Dict[int, "subprocess.Popen[bytes]"] = {}  # that this controller has started, by process id
         self._present: Dict[int, Optional[int]] = {}  # the workers that are there: process ids by rank
         self._slots: Dict[int, int] = {}              # which rank has a device
         self._before = 0  # how many workers the hosts before this one have
         self._came = self._registered = self._dead = 0  # how many workers
         self._success = 0
-        self._shmrefs: Dict[str, _memory.SharedMemory] = {}
+        self._shmem_names: Dict[int, str] = {}  # by the memory's bytes
         self.shared_buffers: Dict[str, Any] = {}
         self._job_uid = "platoon_%s_%s" % (os.path.basename(os.path.expanduser("~")), control_port)
-        self._names = [self._job_uid + end for end in ("_params", "_lock")]
-        _memory.remove(self._names[0])  # of an earlier controller, which was killed
+        self._names: List[str] = []  # what else there is of this controller and its workers in shared memory
+        self._later: Optional[List[int]] = None  # signals that have come where they must wait
+        self._drain = _DRAIN
         self._take_signals()
         atexit.register(self._close)
         if multi:
@@ -87,8 +89,9 @@ class Controller:
         try:
             os.makedirs(logs or ".", exist_ok=True)
             for device in self._devices:
-                process = launch_process(logs, experiment, args, device)
-                self._workers[process.pid] = process
+                with self._signals_later():  # else nobody knows the process, and it goes on
+                    process = launch_process(logs, experiment, args, device)
+                    self._workers[process.pid] = process
         except OSError as e:
             self._kill_workers()
             print("ERROR! cannot start a worker: %s" % e, file=sys.stderr)
@@ -141,17 +144,17 @@ class Controller:
                 "multinode": self._multinode, "global_size": self._global_size, "global_rank": self._before + rank}
 
     def _init_new_shmem(self, req_info: Dict[str, Any]) -> str:
-        """Makes memory by name, once for as many calls as there are workers."""
-        if self._is_worker_first(self._init_new_shmem_count):
+        """The name of the memory of a size, which the first call makes."""
+        size = req_info["size"]
+        if size not in self._shmem_names:
             name = "platoon-%s_%d_buffer" % (self._job_uid, len(self.shared_buffers))
             _memory.remove(name)
             try:
-                self._shmrefs[name] = _memory.SharedMemory(name, req_info["size"])
+                self.shared_buffers[name] = _memory.SharedMemory(name, size).map()
             except OSError as e:
-                raise PlatoonError("cannot make shared memory of %s bytes" % req_info["size"], e) from None
-            self.shared_buffers[name] = self._shmrefs[name].map()
-            self._last_shmem_name = name
-        return self._last_shmem_name
+                raise PlatoonError("cannot make shared memory of %s bytes" % size, e) from None
+            self._shmem_names[size] = name
+        return self._shmem_names[size]
 
     def _all_reduce(self, req_info: Dict[str, Any]) -> str:
         """Combines shared memory of all hosts, in place."""
@@ -214,10 +217,14 @@ class Controller:
 
     def _serve(self) -> None:
         by_hand = not self._workers
-        desk = self._desk = Desk(self._control_port)
+        desk = self._desk = Desk(self._control_port)  # from here on no other controller has these names
+        self._names = [self._job_uid + end for end in ("_params", "_lock")]
+        _memory.remove(self._names[0])  # of an earlier controller, which was killed
         while not self._is_over() if by_hand else self._workers:
             self._note_changes(desk)
             self._reap()
+            if hasattr(self, "asocket"):
+                self.asocket.settle()
             query = desk.take(_SLICE)
             if query is not None:
                 self._answer(desk, query)
@@ -290,25 +297,44 @@ class Controller:
             print("Ending worker %d." % process.pid, file=sys.stderr)
             process.send_signal(signal.SIGINT)
         deadline = time.monotonic() + _PATIENCE
-        while self._workers:
-            pid, process = self._workers.popitem()
+        for pid, process in list(self._workers.items()):
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            self._workers.pop(pid, None)  # not before: a signal comes here again
 
     def _close(self) -> None:
-        """Closes the batches, and removes the shared memory. Harmless twice."""
+        """Removes the shared memory, and closes the batches. Harmless twice."""
         if os.getpid() != self._pid:
             return  # a fork's child
-        for name in ("_desk", "asocket", "_region"):  # workers that wait for answers take no batches
-            if hasattr(self, name):
-                getattr(self, name).close()
-        for name in self._names + list(self._shmrefs):
+        for name in self._names + list(self._shmem_names.values()):
             _memory.remove(name)
+        self._names, self._shmem_names = [], {}  # of the next controller, once this one does not listen any more
+        if hasattr(self, "_desk"):
+            self._desk.close()  # workers that wait for answers take no batches
+        if hasattr(self, "asocket"):
+            self.asocket.close(self._drain)
+        if hasattr(self, "_region"):
+            self._region.close()
 
-    def _handle_force_close(self, signum: int, frame: Any) -> NoReturn:
+    @contextlib.contextmanager
+    def _signals_later(self) -> Iterator[None]:
+        """Signals that come in a `with` block wait for its end."""
+        later = self._later = []
+        try:
+            yield
+        finally:
+            self._later = None
+            for number in later:
+                self._handle_force_close(number, None)
+
+    def _handle_force_close(self, signum: int, frame: Any) -> None:
+        if self._later is not None:
+            self._later.append(signum)
+            return
+        self._drain = 0.0  # who sends a signal waits for no batches
         print("Signal %d ends this controller." % signum, file=sys.stderr)
         if os.getpid() == self._pid:
             self._kill_workers()
