@@ -921,6 +921,7 @@ def surviving_worker():
 def test_deaths_of_workers(start, tmp_path):
     """Workers die in each call: the other one goes on, and serve() returns 1."""
     serve, survivor = start(controller), start(surviving_worker)
+    survivor.await_text("round")  # serve() ends when the only worker that has come dies
     deaths = [start(dying_worker, call) for where, call in DEATHS.items() if "all-reduce" not in where]
     for dead in deaths:
         dead.said(-signal.SIGKILL)
