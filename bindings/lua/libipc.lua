@@ -31,7 +31,7 @@ function ipc.waitpid(pid)
    return status[0] % 128 == 0 and math.floor(status[0] / 256) % 256 or nil
 end
 
--- Whether messages may hold functions: false at first. A function that a peer has sent can do whatever this process can.
+-- Whether messages may hold functions: false at first. A function of a peer can do whatever this process can.
 function ipc.functions(allowed) pack.functions = allowed == true end
 
 -- These share memory between threads, and here are none.
