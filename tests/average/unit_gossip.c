@@ -1176,8 +1176,10 @@ static void meet_own_lists(const char *transports)
 	write_own_list(file[1], nodes);
 	for (int ms = 0; ms < 20000 && mix_round(g[0]) == 1; ms++) /* one that has ended is not chosen */
 		usleep(1000);
-	for (int ms = 0; ms < 300; ms++, usleep(1000))
-		CU_ASSERT(mix_round(g[0]) == -1 && !tutti_group_peer(tutti_job(job[0]), 1, &p) && p.state == TUTTI_LEFT);
+	for (int ms = 0; ms < 300; ms++, usleep(1000)) {
+		CU_ASSERT(mix_round(g[0]) == -1 && !tutti_group_peer(tutti_job(job[0]), 1, &p));
+		CU_ASSERT_EQUAL(p.state, TUTTI_LEFT);
+	}
 	g[1] = join_own(file[1], "b", transports, &x[1], &job[1]);
 	for (int ms = 0; ms < 20000 && (mix_round(g[1]) != -1 || mix_round(g[0]) != 1); ms++)
 		usleep(1000);
