@@ -46,6 +46,7 @@ static void end_transfer(struct tt_transfer *t)
 	bool notifies = t->notify.done != NULL;
 
 	tt_import_done(t);
+	tt_staged_done(t);
 	if (peer && tt_transfer_has_peer(t)) {
 		tt_say_end(t);
 		peer->served -= !t->post;
@@ -290,16 +291,16 @@ static void end_member(struct tt_member *m)
 	tt_imports_end(m);
 }
 
-/* The connections have ended, and with them all posts of pieces. */
+/* The connections have ended, and with them all posts of pieces. Copies may run: their queues end first. */
 static void close_devices(struct tt_job *job)
 {
 	struct tt_devices *d = tt_devices(job);
 	struct tt_list *node;
 
+	tt_device_close_queues(job);
 	tt_lock(job);
-	tt_each_of(struct tt_transfer, link, t, &d->moving)
-		tt_transfer_stop(t, -ENOTCONN);
 	tt_each_of(struct tt_transfer, link, t, &d->moving) {
+		tt_transfer_fail(t, -ENOTCONN, NULL);
 		tt_list_remove(&t->link);
 		tt_list_append(&d->ending, &t->link);
 	}

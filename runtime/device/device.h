@@ -14,8 +14,10 @@ extern const struct tt_module tt_device_module;
  * pinned: what holds the memory; a device's always has it. fenced: others read the memory as the caller's stream leaves
  * it, so they wait for that. */
 int tt_device_reg(struct tt_net *, const struct tt_mem *, struct tt_pinned *pinned, bool fenced, struct tt_region **);
-/* Nothing reads or writes the memory afterwards: waits for copies that have been started, some microseconds long. */
-void tt_device_dereg(struct tt_region *); /* NULL is allowed */
+/* Others can ask for the memory no more. True: nothing reads or writes it, and the region is gone; NULL is allowed.
+ * False: copies that a device has begun still do, mostly for some microseconds. The caller calls again later;
+ * idle(arg) tells it when, from a later turn. */
+bool tt_device_dereg(struct tt_region *, void (*idle)(void *), void *arg);
 
 struct tt_device_end { /* of a copy within this process */
 	void *at;

@@ -22,6 +22,7 @@ enum {
 	TT_CHUNK = 1 << 20,
 	TT_GIVE_CHUNKS = 16, /* for pieces that another rank is to fetch */
 	TT_TAKE_CHUNKS = 8,  /* for pieces that come here. They wait for no other rank's chunk: no circle */
+	TT_DIRECT = 16 << 20, /* a piece that needs no chunk: what waits behind it in a queue waits not for long */
 	TT_PIECES = 4,       /* of one transfer, at a time */
 	TT_ASKED = 64,       /* transfers that one rank may have asked another one for */
 };
@@ -93,6 +94,9 @@ struct tt_staged { /* a region that no net knows */
 	uint32_t id;
 	struct tt_gpu_fence *fence;
 	int fd;                     /* of the allocation, for processes of this host; 0: none */
+	bool ends;                  /* nobody finds it any more */
+	void (*idle)(void *);       /* what follows once no copy uses it, with ... */
+	void *arg;                  /* ... this; NULL: nothing */
 };
 
 struct tt_device_peer { /* a member's own */
@@ -138,7 +142,9 @@ void tt_device_notified(struct tt_post *, int err); /* done() of tt_transfer.not
 /* Is there what a copy between host memory and the device needs? 1; 0: not yet; -errno */
 int tt_device_prepared(struct tt_job *, int gpu);
 void tt_device_prepare(struct tt_job *);        /* the module's errand */
-void tt_device_close_resources(struct tt_job *); /* waits for copies. Without the lock */
+/* Waits for copies. Nothing looks at transfers any more. These two without the lock */
+void tt_device_close_queues(struct tt_job *);
+void tt_device_close_resources(struct tt_job *);
 int tt_chunk_take(struct tt_devices *, bool give); /* -1: none is free */
 void tt_chunk_give_back(struct tt_devices *, int chunk);
 static inline char *tt_chunk_at(const struct tt_devices *d, int chunk) { return d->memory + (size_t)chunk * TT_CHUNK; }
@@ -151,6 +157,7 @@ struct tt_allocation { /* in which the memory of a key lies */
 	uint64_t buffer;            /* its number in its process */
 	uint64_t offset, len;       /* where the memory begins in it; its bytes */
 };
+void tt_staged_done(struct tt_transfer *); /* which the other rank has asked for */
 bool tt_staged_allocation(const struct tt_key *, struct tt_allocation *); /* false: no other process can map it */
 
 /* ---- import.c ---- */
@@ -172,8 +179,6 @@ struct tt_transfer *tt_transfer_new(struct tt_job *, struct tt_member *, const s
 void tt_transfer_fail(struct tt_transfer *, int err, const char *why); /* why: the sentence, or NULL */
 int tt_transfer_advance(struct tt_transfer *); /* as far as it goes. Returns how much has happened */
 bool tt_transfer_waits(const struct tt_transfer *); /* for a copy of a device: nothing wakes a sleeper then */
-/* None of its copies runs any more: waits for them. It ends with err. */
-void tt_transfer_stop(struct tt_transfer *, int err);
 static inline bool tt_transfer_has_peer(const struct tt_transfer *t)
 {
 	return t->from.kind == TT_SIDE_PEER || t->to.kind == TT_SIDE_PEER;

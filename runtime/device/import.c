@@ -171,7 +171,7 @@ static void read_in_place(struct tt_transfer *t, struct tt_import *i)
 	t->from = (struct tt_side){ .kind = TT_SIDE_DEVICE, .gpu = t->to.gpu,
 		                    .at = (char *)i->at + i->is.offset + t->from.offset };
 	t->direct = true;
-	t->unit = t->len;
+	t->unit = TT_DIRECT;
 	t->import = i;
 	i->uses++;
 }

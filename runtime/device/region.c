@@ -37,7 +37,7 @@ bool tt_staged_allocation(const struct tt_key *key, struct tt_allocation *is)
 struct tt_staged *tt_staged_find(const struct tt_job *job, uint32_t id)
 {
 	tt_each_of(struct tt_staged, link, s, &tt_devices(job)->regions)
-		if (s->id == id)
+		if (s->id == id && !s->ends)
 			return s;
 	return NULL;
 }
@@ -71,18 +71,48 @@ int tt_device_reg(struct tt_net *net, const struct tt_mem *mem, struct tt_pinned
 	return stage(net, mem, pinned, fence, out);
 }
 
-void tt_device_dereg(struct tt_region *r)
+/* Ends what others have asked for. Do copies of the memory run? */
+static bool is_used(const struct tt_staged *s)
+{
+	bool used = false;
+
+	tt_each_of(struct tt_transfer, link, t, &tt_devices(s->base.net->user)->moving) {
+		if (t->region != &s->base)
+			continue;
+		tt_transfer_fail(t, -ESTALE, NULL);
+		if (tt_transfer_waits(t))
+			used = true;
+		else
+			t->region = NULL; /* an error starts no copy */
+	}
+	return used;
+}
+
+bool tt_device_dereg(struct tt_region *r, void (*idle)(void *), void *arg)
 {
 	if (!r)
-		return;
+		return true;
 	if (!tt_key_is_staged(&r->key)) {
 		r->net->transport->dereg(r);
-		return;
+		return true;
 	}
 	struct tt_staged *s = tt_container_of(r, struct tt_staged, base);
-	tt_each_of(struct tt_transfer, link, t, &tt_devices(r->net->user)->moving)
-		if (t->region == r)
-			tt_transfer_stop(t, -ESTALE);
+	s->ends = true;
+	if (is_used(s)) {
+		s->idle = idle;
+		s->arg = arg;
+		return false;
+	}
 	tt_list_remove(&s->link);
 	free(s);
+	return true;
+}
+
+void tt_staged_done(struct tt_transfer *t)
+{
+	struct tt_staged *s = t->region ? tt_container_of(t->region, struct tt_staged, base) : NULL;
+
+	t->region = NULL;
+	if (s && s->idle && !is_used(s))
+		s->idle(s->arg);
 }

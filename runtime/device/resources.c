@@ -157,7 +157,7 @@ void tt_device_prepare(struct tt_job *job)
 	tt_timer_start(job, &d->timer, tt_now(), go_on); /* wakes a sleeper: transfers wait for this */
 }
 
-void tt_device_close_resources(struct tt_job *job)
+void tt_device_close_queues(struct tt_job *job)
 {
 	struct tt_devices *d = tt_devices(job);
 
@@ -166,6 +166,12 @@ void tt_device_close_resources(struct tt_job *job)
 		tt_gpu_queue_close(d->out[i]);
 		d->in[i] = d->out[i] = NULL;
 	}
+}
+
+void tt_device_close_resources(struct tt_job *job)
+{
+	struct tt_devices *d = tt_devices(job);
+
 	deregister_chunks(d);
 	if (d->registered)
 		tt_gpu_unregister(d->memory);

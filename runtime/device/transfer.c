@@ -36,7 +36,7 @@ struct tt_transfer *tt_transfer_new(struct tt_job *job, struct tt_member *m, con
 	t->from = *from;
 	t->len = len;
 	t->direct = !len || is_direct(to, from);
-	t->unit = t->direct && !m ? len : TT_CHUNK;
+	t->unit = t->direct && !m ? TT_DIRECT : TT_CHUNK;
 	for (int i = 0; i < TT_PIECES; i++)
 		t->pieces[i].of = t;
 	tt_list_append(&tt_devices(job)->moving, &t->link);
@@ -319,18 +319,4 @@ bool tt_transfer_waits(const struct tt_transfer *t)
 		if (t->pieces[i].queue)
 			return true;
 	return false;
-}
-
-/* A copy takes microseconds. A device that has not copied by then has broken, or never will. */
-void tt_transfer_stop(struct tt_transfer *t, int err)
-{
-	uint64_t deadline = tt_now() + t->job->silence;
-
-	tt_transfer_fail(t, err, NULL);
-	for (int i = 0; i < TT_PIECES; i++) {
-		struct tt_piece *p = &t->pieces[i];
-		while (p->queue && !tt_gpu_reached(p->queue, p->mark) && tt_now() < deadline)
-			tt_gpu_check(t->to.kind == TT_SIDE_DEVICE ? t->to.gpu : t->from.gpu);
-		p->queue = NULL;
-	}
 }

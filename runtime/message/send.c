@@ -17,6 +17,7 @@ struct send {
 	struct tt_region *region;   /* the memory, for the receiver to read */
 	struct tt_loan loan;        /* of its key */
 	int err;                    /* the send ends with this when the key is back */
+	bool ends;                  /* the key is back */
 	uint64_t nothing;           /* the memory of an empty message */
 };
 
@@ -27,17 +28,23 @@ static void end_send(struct send *s, int err)
 	struct tt_operation *op = s->op;
 
 	tt_list_remove(&s->link);
-	tt_device_dereg(s->region);
+	tt_device_dereg(s->region, NULL, NULL); /* nobody reads it */
 	tt_unpin(op->job, s->pinned);
 	op->of = NULL;
 	free(s);
 	tt_operation_end(op, err);
 }
 
-static void end_offered(struct send *s)
+/* The key is back. Copies of a device that were begun for the receiver may still read the memory. */
+static void end_offered(void *send)
 {
+	struct send *s = send;
 	struct tt_msg_peer *to = s->to;
 
+	s->ends = true;
+	if (!tt_device_dereg(s->region, end_offered, s))
+		return;
+	s->region = NULL;
 	to->offers--;
 	end_send(s, s->err);
 	tt_msg_pump(to->member);
@@ -52,7 +59,7 @@ static void take_back(struct send *s, int err)
 	uint8_t number[4];
 	struct tt_pack p = tt_pack(number, sizeof number);
 
-	if (s->loan.recalled)
+	if (s->loan.recalled || s->ends)
 		return;
 	tt_put32(&p, s->number);
 	s->err = err;
@@ -183,7 +190,7 @@ void tt_msg_take_taken(struct tt_member *from, struct tt_pack *p)
 	if (p->bad)
 		return;
 	tt_each_of(struct send, link, s, &peer->offered) {
-		if (s->number != number)
+		if (s->number != number || s->ends)
 			continue;
 		s->err = taken ? 0 : -ESTALE;
 		if (s->loan.recalled)

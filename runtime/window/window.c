@@ -466,11 +466,24 @@ static void recall(struct tutti_window *w)
 	tt_wait_until(w->job, is_back, w, TT_NEVER); /* a holder that does not answer is evicted */
 }
 
-/* All that the job has of it, and others reach. */
+/* False: some are in use. */
+static bool drop_regions(void *window)
+{
+	struct tutti_window *w = window;
+	int left = 0;
+
+	for (int i = 0; i < TT_NETS; i++)
+		if (tt_device_dereg(w->regions[i], NULL, NULL))
+			w->regions[i] = NULL;
+		else
+			left++;
+	return !left;
+}
+
+/* All that the job has of it, and others reach. Nobody uses its memory. */
 static void clear_window(struct tutti_window *w)
 {
-	for (int i = 0; i < TT_NETS; i++)
-		tt_device_dereg(w->regions[i]);
+	drop_regions(w);
 	for (int i = 0; w->slots && i < TT_SLOTS; i++)
 		free(w->slots[i]);
 	free(w->slots);
@@ -600,6 +613,7 @@ static void withdraw(struct tutti_window *w)
 	tt_wait_until(w->job, is_drained, w, TT_NEVER); /* those that this rank has started: each has its own bound */
 	tt_list_remove(&w->link); /* who asks from now on waits for the next window of this name */
 	recall(w);
+	tt_wait_until(w->job, drop_regions, w, TT_NEVER); /* copies of a device that serve a rank which has ended */
 	clear_window(w);
 }
 

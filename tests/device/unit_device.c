@@ -386,6 +386,120 @@ static void test_left(void)
 	expect_nothing_left();
 }
 
+static atomic_bool released; /* the copies */
+
+/* Rank 0 leaves while a copy of its bytes into rank 1's window is under way: the close waits for the copy. */
+static void program_closed_late(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, me ? 1 : -1);
+	static const struct tt_gpu_queue *queue;
+	tutti_window *w;
+
+	posted = released = false;
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!me) {
+		tutti_op op = { 0 };
+		CHECK(tutti_put(w, 1, 0, memory, 8, NULL) == 0);
+		posted = true;
+		while (!released)
+			pass_time(TT_MS);
+		released = false;
+		CHECK(tutti_put(w, 1, 0, memory, BIG, &op) == 0);
+		pass_time(20 * TT_MS);
+		leave_early(job);
+		pass_time(1000 * TT_MS); /* longer than TUTTI_SILENCE */
+		released = true;
+		fake_cuda_hold(queue->stream, false);
+		return;
+	}
+	while (!posted)
+		pass_time(TT_MS);
+	queue = tt_devices(job->job)->in[1];
+	fake_cuda_hold(queue->stream, true);
+	released = true;
+	CHECK(tutti_wait_notify(w, 0, 1, 1, -1) < 0);
+	CHECK(!released);
+	tutti_window_close(w);
+	CHECK(released);
+	tutti_free(job, memory);
+}
+
+static void test_closed_late(void)
+{
+	struct ranks run = { .size = 2, .wire = "tcp", .timeout_ms = 1500, .program = program_closed_late };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	expect_nothing_left();
+}
+
+/* Rank 1 leaves while it reads rank 0's memory in place: the mapping stays as long as the copy takes. */
+static void program_left_reading(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, me);
+	static const struct tt_gpu_queue *queue;
+	tutti_op op = { 0 };
+	tutti_window *w;
+
+	posted = false;
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me) {
+		CHECK(tutti_get(w, 0, 0, memory, 8, NULL) == 0);
+		queue = tt_devices(job->job)->in[1];
+		fake_cuda_hold(queue->stream, true);
+		CHECK(tutti_get(w, 0, 0, memory, BIG, &op) == 0);
+		pass_time(20 * TT_MS);
+		posted = true;
+		leave_early(job);
+		CHECK(tutti_test(&op) < 0 && tutti_test(&op) != -EINPROGRESS);
+		tutti_free(NULL, memory);
+	} else {
+		while (!posted)
+			pass_time(TT_MS);
+		pass_time(3 * job->job->silence);
+		fake_cuda_hold(queue->stream, false);
+		tutti_window_close(w);
+		tutti_free(job, memory);
+	}
+}
+
+static void test_left_reading(void)
+{
+	struct ranks run = { .size = 2, .wire = "shm", .timeout_ms = 1500, .program = program_left_reading };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	expect_nothing_left();
+}
+
+/* A copy within this rank goes in pieces, too: others wait behind one of them at most. */
+static void program_long(tutti *job)
+{
+	enum { LONG = 33 << 20 };
+	char *memory = take(job, LONG, 0), *window = take(job, LONG, 0);
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", window, LONG, &w) == 0);
+	CHECK(tutti_put(w, 0, 0, memory, 8, NULL) == 0);
+	paint(memory, LONG, 3);
+	uint64_t copies = fake_cuda_calls("cuMemcpyAsync");
+	CHECK(tutti_put(w, 0, 0, memory, LONG, NULL) == 0 && is_painted(window, LONG, 3));
+	CHECK(fake_cuda_calls("cuMemcpyAsync") - copies == 3);
+	tutti_window_close(w);
+	tutti_free(job, memory);
+	tutti_free(job, window);
+}
+
+static void test_long(void)
+{
+	struct ranks run = { .size = 1, .wire = "shm", .program = program_long };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	expect_nothing_left();
+}
+
 /* ---- a rank that says what makes no sense ---- */
 
 static void say_ready(tutti *job, uint32_t id, uint32_t number)
@@ -704,6 +818,9 @@ static CU_TestInfo tests[] = {
 	{ "closed", test_closed },
 	{ "left", test_left },
 	{ "twice", test_twice },
+	{ "closed late", test_closed_late },
+	{ "left reading", test_left_reading },
+	{ "long", test_long },
 	{ "given up", test_given_up },
 	{ "late sender", test_late_sender },
 	{ "import", test_import },

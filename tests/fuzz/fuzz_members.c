@@ -136,7 +136,7 @@ static void close_part(struct part *p)
 		tutti_cancel(&p->one_sided);
 	tutti_cancel(&p->receive);
 	tt_lock(p->job->job);
-	tt_device_dereg(p->staged);
+	FUZZ_CHECK(tt_device_dereg(p->staged, NULL, NULL), "no device copies it");
 	tt_unlock(p->job->job);
 	tutti_window_close(p->window);
 	tutti_leave(p->job);
