@@ -174,7 +174,7 @@ static void end(struct tt_coll *c)
 	if (c->err == -ETIMEDOUT)
 		r->why = tt_coll_group(c->group)->why;
 	if (c->shadow.why && c->err == c->shadow.err)
-		r->why = c->shadow.why;
+		tt_operation_word(r, c->shadow.why);
 	r->of = NULL;
 	r->rank = c->culprit;
 	unpin(c);

@@ -28,6 +28,7 @@ static void finish(struct tt_transfer *t)
 	if (p)
 		tt_op_finish(&p->op, t->err);
 	d->why = NULL;
+	free(t->why);
 	free(t);
 }
 
@@ -246,7 +247,7 @@ static int poll(struct tt_job *job)
 		return 0;
 	tt_each_of(struct tt_transfer, link, t, &d->moving)
 		n += tt_transfer_advance(t);
-	d->unprepared = 0;
+	tt_device_try_again(d);
 	return n + end_all(d);
 }
 

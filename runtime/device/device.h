@@ -43,7 +43,7 @@ struct tt_shadow {
 	void (*moved)(struct tt_shadow *);
 	struct tt_post post;
 	int err;
-	const char *why;            /* the sentence behind err, which the job keeps; NULL: none */
+	char *why;                  /* the sentence behind err, until tt_shadow_close(); NULL: none */
 };
 /* Without the lock. A zeroed struct is one of host memory. */
 int tt_shadow_open(struct tt_job *, struct tt_shadow *, void *memory, size_t len);
@@ -60,6 +60,6 @@ bool tt_device_give_up(struct tt_job *, struct tt_post *, int err);
 /* The owner takes back the memory of that key: ends with -ESTALE what waits here and would use it. why: the sentence,
  * or NULL. */
 void tt_device_recalled(struct tt_member *owner, const struct tt_key *, const char *why);
-/* In a done() with an error: the sentence behind it, which the job keeps; NULL: there is none. */
+/* In a done() with an error: the sentence behind it, until done() returns; NULL: there is none. */
 const char *tt_device_why(const struct tt_job *);
 #endif

@@ -80,7 +80,7 @@ struct tt_transfer {
 	bool direct;                /* no chunk is needed: bytes go straight to their place */
 	struct tt_import *import;   /* `from` is in this mapping; NULL: in none */
 	int err;                    /* what it ends with, once nothing of it is under way ... */
-	const char *why;            /* ... and the sentence, which the job keeps; NULL: none */
+	char *why;                  /* ... and the sentence; NULL: none */
 	struct tt_piece pieces[TT_PIECES];
 	struct tt_ready ready[TT_PIECES]; /* pieces that wait for a chunk here */
 	int readies;
@@ -130,8 +130,11 @@ struct tt_devices { /* the room's own struct in a job */
 	uint64_t wants;             /* a bit for each device whose queues are missing */
 	void *shadow;               /* that no call uses now; NULL: none */
 	size_t shadow_len;
-	int unprepared;             /* why that could not be made, for those that wait; 0: it is not known */
-	const char *why_unprepared;
+	struct tt_unprepared {      /* why what copies need could not be made, for those that wait now */
+		int err;            /* 0: it is not known */
+		char *why;
+	} unprepared[1 + TT_GPUS];  /* the chunks; the queues of each device */
+	bool failed;                /* some of that was not */
 };
 static inline struct tt_devices *tt_devices(const struct tt_job *job) { return job->own[TT_DEVICE_SLOT]; }
 struct tt_device_peer *tt_device_peer(struct tt_member *); /* NULL: no memory */
@@ -139,8 +142,9 @@ void tt_device_notified(struct tt_post *, int err); /* done() of tt_transfer.not
 
 /* ---- resources.c: chunks and queues ---- */
 
-/* Is there what a copy between host memory and the device needs? 1; 0: not yet; -errno */
+/* Is there what a copy between host memory and the device needs? 1; 0: not yet; -errno with the sentence */
 int tt_device_prepared(struct tt_job *, int gpu);
+void tt_device_try_again(struct tt_devices *);  /* those that come from now on */
 void tt_device_prepare(struct tt_job *);        /* the module's errand */
 /* Waits for copies. Nothing looks at transfers any more. These two without the lock */
 void tt_device_close_queues(struct tt_job *);

@@ -6,6 +6,7 @@
  * Both are made at the first use, on the background thread: a driver may synchronise, and pinning takes time. Transfers
  * wait meanwhile, and end with the error if that fails; the next one tries again. */
 #include "device/device_private.h"
+#include <stdlib.h>
 
 enum { CHUNKS = TT_GIVE_CHUNKS + TT_TAKE_CHUNKS, GIVE_BITS = (1 << TT_GIVE_CHUNKS) - 1, BYTES = CHUNKS * TT_CHUNK };
 
@@ -18,13 +19,23 @@ int tt_device_prepared(struct tt_job *job, int gpu)
 
 	if (d->memory && queues)
 		return 1;
-	if (d->unprepared)
-		return d->unprepared;
+	const struct tt_unprepared *u = &d->unprepared[d->memory ? 1 + gpu : 0];
+	if (u->err)
+		return tt_fail(u->err, "%s", u->why ? u->why : "no memory");
 	d->wants_chunks |= !d->memory;
 	if (!queues)
 		d->wants |= (uint64_t)1 << gpu;
 	tt_errand(job);
 	return 0;
+}
+
+void tt_device_try_again(struct tt_devices *d)
+{
+	for (int i = 0; d->failed && i <= TT_GPUS; i++) {
+		free(d->unprepared[i].why);
+		d->unprepared[i] = (struct tt_unprepared){ 0 };
+	}
+	d->failed = false;
 }
 
 int tt_chunk_take(struct tt_devices *d, bool give)
@@ -123,14 +134,29 @@ static int make_queues(struct tt_job *job, int gpu)
 	return 0;
 }
 
-static int make_wanted(struct tt_job *job, bool chunks, uint64_t devices)
+static void note_failure(struct tt_job *job, int which, int err)
+{
+	struct tt_devices *d = tt_devices(job);
+	struct tt_unprepared *u = &d->unprepared[which];
+
+	if (!err)
+		return;
+	tt_ticket_lock_take(&job->engine.lock);
+	free(u->why);
+	*u = (struct tt_unprepared){ err, strdup(tt_why()) };
+	d->failed = true;
+	tt_ticket_lock_release(&job->engine.lock);
+}
+
+/* A device that fails harms no other one. */
+static void make_wanted(struct tt_job *job, bool chunks, uint64_t devices)
 {
 	int err = chunks ? make_chunks(job) : 0;
 
+	note_failure(job, 0, err);
 	for (int i = 0; !err && i < TT_GPUS; i++)
 		if (devices >> i & 1)
-			err = make_queues(job, i);
-	return err;
+			note_failure(job, 1 + i, make_queues(job, i));
 }
 
 static void go_on(struct tt_timer *t) { (void)t; }
@@ -147,13 +173,10 @@ void tt_device_prepare(struct tt_job *job)
 	if (!chunks && !devices)
 		return;
 	tt_ticket_lock_release(&job->engine.lock);
-	int err = make_wanted(job, chunks, devices);
+	make_wanted(job, chunks, devices);
 	tt_ticket_lock_take(&job->engine.lock);
 	d->wants_chunks = false;
 	d->wants = 0;
-	d->unprepared = err;
-	if (err)
-		d->why_unprepared = tt_text_keep(job, tt_why());
 	tt_timer_start(job, &d->timer, tt_now(), go_on); /* wakes a sleeper: transfers wait for this */
 }
 
@@ -172,6 +195,7 @@ void tt_device_close_resources(struct tt_job *job)
 {
 	struct tt_devices *d = tt_devices(job);
 
+	tt_device_try_again(d);
 	deregister_chunks(d);
 	if (d->registered)
 		tt_gpu_unregister(d->memory);

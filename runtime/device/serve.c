@@ -192,7 +192,7 @@ void tt_device_take_end(struct tt_member *from, struct tt_pack *p)
 	snprintf(why, sizeof why, "%.*s", (int)tt_min(tt_pack_left(p), sizeof why - 1), (const char *)p->at);
 	t->told = true;
 	if (err)
-		tt_transfer_fail(t, -(int)err, *why ? tt_text_keep(t->job, why) : NULL);
+		tt_transfer_fail(t, -(int)err, *why ? why : NULL);
 	else if (t->moved < t->len && t->begun < t->len)
 		p->bad = true; /* it cannot have taken what it was not told of */
 }

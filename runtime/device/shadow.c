@@ -5,6 +5,7 @@
  * Such a call has the same messages and the same bits as a call of host memory, and its ranks need not have the same
  * kind of memory. The job keeps the last shadow: fresh memory costs a page fault every 4 KiB. */
 #include "device/device_private.h"
+#include <stdlib.h>
 
 enum { TOO_LARGE = 4 }; /* a kept shadow is not used for memory that is so many times smaller */
 
@@ -62,6 +63,8 @@ void tt_shadow_close(struct tt_shadow *s)
 	tt_memory_free(d->shadow);
 	d->shadow = s->memory;
 	d->shadow_len = s->room;
+	free(s->why);
+	s->why = NULL;
 	s->job = NULL;
 }
 
@@ -83,7 +86,7 @@ static void end_move(struct tt_post *post, int err)
 	s->moving = NULL;
 	if (err && !s->err) {
 		s->err = err;
-		s->why = why;
+		s->why = why ? strdup(why) : NULL;
 	}
 	s->moved(s);
 }

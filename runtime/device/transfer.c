@@ -49,12 +49,12 @@ void tt_transfer_fail(struct tt_transfer *t, int err, const char *why)
 	if (t->err)
 		return;
 	t->err = err;
-	t->why = why;
+	t->why = why ? strdup(why) : NULL;
 	tt_devices(t->job)->fresh = true;
 }
 
 /* The sentence is this thread's last one. */
-static void fail_here(struct tt_transfer *t, int err) { tt_transfer_fail(t, err, tt_text_keep(t->job, tt_why())); }
+static void fail_here(struct tt_transfer *t, int err) { tt_transfer_fail(t, err, tt_why()); }
 
 static int passed(const struct tt_side *s) { return s->fence ? tt_gpu_fence_passed(s->fence) : 1; }
 
@@ -98,9 +98,7 @@ static int start(struct tt_transfer *t)
 	struct tt_devices *d = tt_devices(t->job);
 	int can = t->err ? t->err : may_start(t);
 
-	if (can < 0 && !t->err && can == d->unprepared)
-		tt_transfer_fail(t, can, d->why_unprepared);
-	else if (can < 0 && !t->err)
+	if (can < 0 && !t->err)
 		fail_here(t, can);
 	if (can < 1)
 		return can < 0;

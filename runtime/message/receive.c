@@ -246,8 +246,8 @@ static void end_fetch(struct tt_post *get, int err)
 	struct tt_msg_kept *k = r->fetched;
 	size_t len = k->len;
 
-	if (err)
-		r->op->why = tt_device_why(r->op->job);
+	if (err && tt_device_why(r->op->job))
+		tt_operation_word(r->op, tt_device_why(r->op->job));
 	if (r->copy && !err)
 		memcpy(r->memory, r->copy, len);
 	tt_scratch_give(scratch, r->copy, len);

@@ -132,7 +132,7 @@ static void end_request(struct tt_table_call *c, int err)
 	tt_stats_ended(&r->job->stats.own, stat_of(c), r->post.since, bytes_of(c), err);
 	for (int i = 0; i < 2; i++)
 		if (c->shadow[i].why && err == c->shadow[i].err)
-			r->why = c->shadow[i].why;
+			tt_operation_word(r, c->shadow[i].why);
 	unpin(c->table->job, c);
 	r->of = NULL;
 	c->request = NULL;

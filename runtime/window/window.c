@@ -881,8 +881,8 @@ static void finish(struct tt_post *p, int err)
 
 	if (!err && q->old)
 		*q->old = p->op.operand;
-	if (err)
-		q->why = tt_device_why(q->job);
+	if (err && tt_device_why(q->job))
+		tt_operation_word(q, tt_device_why(q->job));
 	tt_operation_end(q, err);
 }
 

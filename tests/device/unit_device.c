@@ -806,6 +806,58 @@ static void test_failing(void)
 	fake_cuda_thread(true);
 }
 
+/* What GPU 0 lacks, GPU 1 does not: an op of each begins in the same turn. */
+static void program_two(tutti *job)
+{
+	char *memory[2] = { take(job, 4096, 0), take(job, 4096, 1) }, *host = take(job, 8192, -1);
+	tutti_op ops[2] = { { { 0 } } };
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", host, 8192, &w) == 0);
+	fake_cuda_fail("cuMemHostAlloc", 1, 2); /* the first queue's word */
+	for (int i = 0; i < 2; i++)
+		CHECK(tutti_put(w, 0, (size_t)i * 4096, memory[i], 4096, &ops[i]) == 0);
+	CHECK(tutti_wait(&ops[0], -1) < 0 && strstr(tutti_why(), "GPU 0"));
+	CHECK(tutti_wait(&ops[1], -1) == 0);
+	CHECK(tutti_put(w, 0, 0, memory[0], 4096, NULL) == 0); /* tries again */
+	tutti_window_close(w);
+	for (int i = 0; i < 2; i++)
+		tutti_free(job, memory[i]);
+	tutti_free(job, host);
+}
+
+/* An op that fails leaves nothing in the job: not its sentence, either. */
+static void program_sentences(tutti *job)
+{
+	char *memory = take(job, 4096, 0), *host = take(job, 4096, -1);
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", host, 4096, &w) == 0);
+	CHECK(tutti_put(w, 0, 0, memory, 4096, NULL) == 0);
+	const struct tt_text *texts = tt_members(job->job)->texts;
+	for (int i = 0; i < 100; i++) {
+		fake_cuda_fail("cuMemcpyAsync", 1, 2);
+		CHECK(tutti_put(w, 0, 0, memory, 4096, NULL) < 0 && strstr(tutti_why(), "cuMemcpyAsync"));
+	}
+	CHECK(tt_members(job->job)->texts == texts);
+	tutti_window_close(w);
+	tutti_free(job, memory);
+	tutti_free(job, host);
+}
+
+static void test_failing_alone(void)
+{
+	struct ranks run = { .size = 1, .wire = "sim", .program = program_two };
+
+	fake_cuda_thread(false);
+	fake_cuda_seed(1);
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	run.program = program_sentences;
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	fake_cuda_thread(true);
+	expect_nothing_left();
+}
+
 static CU_TestInfo tests[] = {
 	{ "windows", test_windows },
 	{ "own", test_own },
@@ -825,6 +877,7 @@ static CU_TestInfo tests[] = {
 	{ "late sender", test_late_sender },
 	{ "import", test_import },
 	{ "failing", test_failing },
+	{ "failing alone", test_failing_alone },
 	{ "broken", test_broken }, /* the last one: the driver keeps what a broken device had */
 	CU_TEST_INFO_NULL,
 };
