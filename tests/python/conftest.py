@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -42,10 +43,12 @@ def pytest_generate_tests(metafunc):
 
 
 def free_address():
-    """Returns "127.0.0.1:PORT", of a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return "127.0.0.1:%d" % probe.getsockname()[1]
+    """Returns "127.0.0.1:PORT", of a port that was free a moment ago. The kernel gives such ports to nobody unasked."""
+    while True:
+        port = random.randint(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return "127.0.0.1:%d" % port
 
 
 def clean_environment(**more):

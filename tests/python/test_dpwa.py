@@ -283,7 +283,7 @@ def test_pair(pair, name):
 def test_flow(tmp_path, lists):
     """Scores: a peer that listens and does not answer is late; nobody listens, or the peer has no model: refused."""
     ports = free_ports("w1", "w2")
-    config = write_config(tmp_path / "c", ports, timeout_ms=30)
+    config = write_config(tmp_path / "c", ports, timeout_ms=400)
     a, b = (dpwa.DpwaConnection(name, config) for name in ports)
     said, scores = [], CASES["dpwa-flow-1"]["expected"]["scores"]
     with contextlib.closing(a), contextlib.closing(b):
