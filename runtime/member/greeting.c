@@ -240,6 +240,8 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 		snprintf(text, room, "it is of an earlier job at this address");
 	else if (is_early(job, h))
 		snprintf(text, room, "%s has not joined itself", own_name(job, name));
+	else if (!m && tt_members(job)->own_list)
+		snprintf(text, room, "the list here has no room: set TUTTI_NEWCOMERS there");
 	else if (!m)
 		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
 	else if (m->rank == job->rank || (m->state == TT_UP && (m->epoch == h->epoch || !job->joined)) ||
@@ -398,13 +400,14 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 	const char *ours = tt_members(l->job)->name;
 	struct hello h = { .rank = tt_get32(p), .launched = tt_get32(p), .epoch = tt_get32(p), .joining = tt_get8(p) };
 	char its[TT_JOB_NAME + 1] = "", why[TT_REFUSED_WHY];
+	struct tt_node node = { .name = "" };
 
 	if (!p->bad && tt_pack_left(p))
 		tt_get_text(p, its, sizeof its);
 	if (!p->bad && tt_pack_left(p))
 		h.list = tt_get64(p);
 	if (!p->bad && tt_members(l->job)->own_list)
-		h.rank = tt_nodes_take_guest(l->job, p);
+		tt_nodes_take(p, &node);
 	if (p->bad || l->mine || l->member || l->claim || !h.epoch || (*its && !tt_launch_is_name(its))) {
 		refuse(l, TT_WARN, false, "its greeting makes no sense");
 	} else if (*its && *ours && strcmp(its, ours) != 0) {
@@ -412,6 +415,8 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		         "\"%s\": set another TUTTI_BOOT, or the same TUTTI_JOB", ours, its);
 		refuse(l, TT_WARN, l->job->leaving && h.joining, why); /* it may be that which begins here next */
 	} else {
+		if (*node.name) /* not before: a place in the list is for ever */
+			h.rank = tt_nodes_seat_guest(l->job, &node);
 		meet(l, &h, false);
 	}
 }

@@ -116,9 +116,11 @@ bool tt_nodes_agree(const struct tt_job *, uint32_t n, uint64_t hash); /* about 
 uint32_t tt_member_number(const struct tt_member *);
 uint32_t tt_take_number(const struct tt_job *, struct tt_pack *); /* a rank; job->size or more: of nobody known here */
 bool tt_comes_after(const struct tt_member *); /* this rank, in an order that all ranks agree on */
-/* Own lists, in a HELLO: who this process is. The rank of the process that says so, which may become a guest. */
+/* Own lists, in a HELLO: who this process is. The rank of the process that says so, which becomes a guest if it is not
+ * known; job->size: there is no room for it. */
 void tt_nodes_present(const struct tt_job *, struct tt_pack *);
-uint32_t tt_nodes_take_guest(struct tt_job *, struct tt_pack *);
+void tt_nodes_take(struct tt_pack *, struct tt_node *);
+uint32_t tt_nodes_seat_guest(struct tt_job *, const struct tt_node *);
 void tt_nodes_seek(struct tt_job *); /* now and then: connects to those of the own list that have ended */
 
 /* ---- endpoint_tree.c: how the table of endpoint records goes out ---- */

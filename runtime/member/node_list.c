@@ -185,17 +185,18 @@ void tt_nodes_present(const struct tt_job *job, struct tt_pack *p)
 	tt_put_text(p, me->address);
 }
 
-uint32_t tt_nodes_take_guest(struct tt_job *job, struct tt_pack *p)
+void tt_nodes_take(struct tt_pack *p, struct tt_node *node)
 {
-	struct tt_node node = { .name = "" };
-	int rank;
+	tt_get_text(p, node->name, sizeof node->name);
+	tt_get_text(p, node->address, sizeof node->address);
+	p->bad |= !*node->name || tt_address_check(node->address);
+}
 
-	tt_get_text(p, node.name, sizeof node.name);
-	tt_get_text(p, node.address, sizeof node.address);
-	p->bad |= !*node.name || tt_address_check(node.address);
-	if (p->bad)
-		return 0;
-	if ((rank = tt_nodes_find(job, node.name)) < 0 && (rank = append(job, &node)) >= 0)
+uint32_t tt_nodes_seat_guest(struct tt_job *job, const struct tt_node *node)
+{
+	int rank = tt_nodes_find(job, node->name);
+
+	if (rank < 0 && (rank = append(job, node)) >= 0)
 		tt_member(job, rank)->guest = true;
 	return rank < 0 ? (uint32_t)job->size : (uint32_t)rank;
 }

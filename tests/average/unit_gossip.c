@@ -1194,8 +1194,42 @@ static void meet_own_lists(const char *transports)
 }
 #endif
 
+/* A place in the list is for ever: a process that is refused gets none. */
+static void refuse_guest(void)
+{
+#ifdef HAVE_LIBCONFIG
+	int port[] = { free_port(), free_port() };
+	char nodes[200], file[2][32];
+	double x[] = { 1, 2 };
+	tutti *job[2];
+	tutti_gossip *g[2];
+
+	snprintf(nodes, sizeof nodes, "{ name = \"a\"; address = \"127.0.0.1:%d\"; }", port[0]);
+	write_own_list(file[0], nodes);
+	snprintf(nodes, sizeof nodes, "{ name = \"b\"; address = \"127.0.0.1:%d\"; },"
+	         "{ name = \"a\"; address = \"127.0.0.1:%d\"; }", port[1], port[0]);
+	write_own_list(file[1], nodes);
+	for (int i = 0; i < 2; i++) {
+		setenv("TUTTI_JOB", i ? "another" : "one", 1);
+		g[i] = join_own(file[i], i ? "b" : "a", "tcp", &x[i], &job[i]);
+	}
+	unsetenv("TUTTI_JOB");
+	tutti_peer p = { .state = TUTTI_JOINED };
+	for (int ms = 0; ms < 20000 && p.state == TUTTI_JOINED; ms++, usleep(1000))
+		CU_ASSERT(mix_round(g[1]) == -1 && !tutti_group_peer(tutti_job(job[1]), 1, &p));
+	CU_ASSERT_EQUAL(p.state, TUTTI_GONE);
+	CU_ASSERT_EQUAL(tt_job_of(job[0])->size, 1);
+	for (int i = 0; i < 2; i++) {
+		tutti_gossip_close(g[i]);
+		tutti_leave(job[i]);
+		unlink(file[i]);
+	}
+#endif
+}
+
 static void test_own_lists(void)
 {
+	refuse_guest();
 #ifdef HAVE_LIBCONFIG
 	meet_own_lists("tcp");
 	meet_own_lists("shm,tcp");
