@@ -99,6 +99,7 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
 	X(cuCtxPushCurrent_v2, (CUcontext)) \
 	X(cuCtxPopCurrent_v2, (CUcontext *)) \
 	X(cuCtxGetDevice, (CUdevice *)) \
+	X(cuCtxSynchronize, (void)) \
 	X(cuPointerGetAttributes, (unsigned count, CUpointer_attribute *which, void **values, CUdeviceptr)) \
 	X(cuStreamCreate, (CUstream *, unsigned flags)) \
 	X(cuStreamDestroy_v2, (CUstream)) \

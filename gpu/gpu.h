@@ -39,7 +39,7 @@ struct tt_gpu_range { /* an allocation on a device */
 /* Looks up the range [at, at + len). 0, also for host memory. -ENOTSUP: managed memory, memory of a context that is not
  * primary, a range over two devices, any device memory in a child of fork(). -EINVAL: the range leaves its allocation.
  * The first memory of a device retains the device's context, so call it without the lock. Memory of tt_gpu_alloc costs
- * no call of the driver, other memory one. */
+ * no call of the driver, the host's memory one with two questions, a device's other memory two. */
 int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out);
 bool tt_gpu_is_there(int device, const void *at, uint64_t buffer); /* the allocation has not been freed */
 
@@ -82,11 +82,12 @@ int tt_gpu_call(struct tt_gpu_queue *, void (*fn)(void *), void *arg);
 /* Fences: a point in a stream of the caller's. */
 struct tt_gpu_fence;
 /* From now on the calling thread's work is in `stream` (a CUstream), on the device of that stream. NULL: in the legacy
- * streams of all devices. -EINVAL: it is no stream of a primary context. Not with the lock. */
+ * streams of all devices. -EINVAL: it is a stream of a context that is not primary. The driver follows
+ * the pointer, so what is no stream makes the process crash. Not with the lock. */
 int tt_gpu_set_stream(void *stream);
 void *tt_gpu_stream(int device); /* of the calling thread; NULL: the legacy stream */
 /* Notes the point that `stream` (a CUstream; NULL: the legacy stream of `device`) has now. -EINVAL: the stream is
- * another device's, or none. -ENOTSUP: the stream is capturing. May create an event, so call it without the lock. */
+ * another device's. -ENOTSUP: the stream is capturing. May create an event, so call it without the lock. */
 int tt_gpu_fence_note(int device, void *stream, struct tt_gpu_fence **out);
 int tt_gpu_fence_passed(struct tt_gpu_fence *);          /* 1, 0, or -errno: the device is broken */
 int tt_gpu_after(struct tt_gpu_queue *, struct tt_gpu_fence *); /* what is started from now on waits for the fence */
@@ -99,7 +100,11 @@ int tt_gpu_queue_open(int device, struct tt_gpu_queue **out);
 void tt_gpu_queue_close(struct tt_gpu_queue *);          /* waits for its work; NULL is allowed */
 /* Zeroed memory that other processes can map, and network adapters reach where the device allows it. */
 int tt_gpu_alloc(int device, size_t bytes, void **out);
-bool tt_gpu_free(void *);              /* An importer's mapping keeps the pages. False: it is not of tt_gpu_alloc */
+/* Nothing on the device may be using it. An importer's mapping keeps the pages. False: it is not of tt_gpu_alloc. */
+bool tt_gpu_free(void *);
+/* Likewise for memory that the program's kernels may be using: waits first until all work on the device has ended. The
+ * memory stays if the device is broken, or if a stream is being captured: nobody can wait for such a device. */
+bool tt_gpu_free_idle(void *);
 /* Descriptor of the whole allocation of tt_gpu_alloc that begins at base; the caller closes it. */
 int tt_gpu_export(void *base, int *fd);
 /* Maps an allocation of another process (len bytes, as tt_gpu_range says) for `device` of this process. Takes fd. */

@@ -14,7 +14,8 @@
 static struct {
 	pthread_mutex_t lock;
 	struct tt_gpu_map *at;
-	int count, room;
+	int room;
+	_Atomic int count;
 	uint64_t serial;
 } maps = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -58,6 +59,8 @@ bool tt_gpu_map_of(const void *at, struct tt_gpu_map *out)
 {
 	struct tt_gpu_map *m;
 
+	if (!maps.count)
+		return false;
 	tt_gpu_maps_lock();
 	m = holder_of(at);
 	if (m)
@@ -107,19 +110,25 @@ static void cut_to_mapping(struct answer *a)
 	a->len = (size_t)((mapping_end < end ? mapping_end : end) - a->base);
 }
 
+static bool is_device(const struct answer *a) { return a->type == CU_MEMORYTYPE_DEVICE || a->managed; }
+
+/* Most memory is the host's, so the two questions that tell it come first. */
 static CUresult ask(const void *at, struct answer *a)
 {
-	CUpointer_attribute which[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-		                        CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-		                        CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-		                        CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
-		                        CU_POINTER_ATTRIBUTE_MAPPING_SIZE };
-	void *values[] = { &a->type, &a->device,  &a->managed, &a->buffer,     &a->context,
-		           &a->base, &a->len,     &a->mapping, &a->mapping_len };
+	CUpointer_attribute kind[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED };
+	CUpointer_attribute rest[] = { CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,   CU_POINTER_ATTRIBUTE_BUFFER_ID,
+		                       CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+		                       CU_POINTER_ATTRIBUTE_RANGE_SIZE,       CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+		                       CU_POINTER_ATTRIBUTE_MAPPING_SIZE };
+	void *kinds[] = { &a->type, &a->managed };
+	void *values[] = { &a->device, &a->buffer, &a->context, &a->base, &a->len, &a->mapping, &a->mapping_len };
 	CUresult result;
 
 	*a = (struct answer){ 0 };
-	result = tt_cuda.cuPointerGetAttributes(TT_COUNT(which), which, values, (CUdeviceptr)(uintptr_t)at);
+	result = tt_cuda.cuPointerGetAttributes(TT_COUNT(kind), kind, kinds, (CUdeviceptr)(uintptr_t)at);
+	if (result != CUDA_SUCCESS || !is_device(a))
+		return result;
+	result = tt_cuda.cuPointerGetAttributes(TT_COUNT(rest), rest, values, (CUdeviceptr)(uintptr_t)at);
 	cut_to_mapping(a);
 	return result;
 }
@@ -171,8 +180,8 @@ static int judge_rest(const struct tt_gpu_range *first, const char *at, size_t l
 
 	while (next < at + len) {
 		struct answer a;
-		bool is_device = ask(next, &a) == CUDA_SUCCESS && a.type == CU_MEMORYTYPE_DEVICE;
-		if (!is_device || a.base > next || a.base + a.len <= next)
+		bool is_there = ask(next, &a) == CUDA_SUCCESS && a.type == CU_MEMORYTYPE_DEVICE;
+		if (!is_there || a.base > next || a.base + a.len <= next)
 			return tt_fail(-EINVAL, "%zu bytes at %p leave their allocation, which ends at %p", len,
 			               (const void *)at, (const void *)next);
 		if ((int)a.device != first->device)
@@ -205,7 +214,7 @@ int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out)
 	*out = range;
 	if (tt_gpu_child)
 		return ask_kernel(at, len, -1);
-	if (!tt_gpu_here || !len)
+	if (!tt_gpu_here || !len || !at)
 		return 0;
 	if (tt_gpu_map_of(at, &map))
 		return find_ours(&map, at, len, out);
@@ -214,7 +223,7 @@ int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out)
 		return 0;
 	if (result != CUDA_SUCCESS)
 		return ask_kernel(at, len, any_broken());
-	if (a.type != CU_MEMORYTYPE_DEVICE && !a.managed)
+	if (!is_device(&a))
 		return 0;
 	if ((err = judge(&a, at)))
 		return err;

@@ -208,6 +208,20 @@ static bool unmap(void *base)
 	return true;
 }
 
+/* Kernels of the program may be using the memory, in streams that this room does not know. Freeing memory of cudaMalloc
+ * waits for them; unmapping does not. */
+static int await_idle(int device)
+{
+	CUstreamCaptureMode before;
+	int err = tt_gpu_enter(device, &before);
+
+	if (err)
+		return err;
+	err = TT_CU(device, cuCtxSynchronize);
+	tt_gpu_leave(before);
+	return err;
+}
+
 static int zero(const struct tt_gpu_map *m)
 {
 	CUstream pulse = tt_gpu_devices[m->device].pulse;
@@ -256,6 +270,18 @@ int tt_gpu_alloc(int device, size_t bytes, void **out)
 }
 
 bool tt_gpu_free(void *base) { return unmap(base); }
+
+bool tt_gpu_free_idle(void *base)
+{
+	struct tt_sentence last = tt_last_sentence();
+	struct tt_gpu_map m;
+	bool ours = tt_gpu_map_of(base, &m) && m.base == base && !m.imported;
+
+	if (ours && !await_idle(m.device))
+		unmap(base);
+	tt_remember(last.text);
+	return ours;
+}
 
 void tt_gpu_unimport(void *base) { unmap(base); }
 

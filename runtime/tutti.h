@@ -188,7 +188,7 @@ void tutti_free(tutti *, void *memory); /* also after the job was left, and with
 /* The calling thread's work on a GPU is in `stream` (a CUstream or cudaStream_t) from now on: calls of this thread with
  * memory of the stream's GPU take the memory as it is once the stream has got so far. NULL, as at first: in the legacy
  * stream of the memory's GPU. What calls deliver is there when they or their wait return; no stream waits for it.
- * -EINVAL: not a stream of a primary context. -ENODEV: this process does not use CUDA. */
+ * -EINVAL: a stream of a context that is not primary. -ENODEV: this process does not use CUDA. */
 int tutti_stream(tutti *, void *stream);
 
 /* ---- groups ----

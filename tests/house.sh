@@ -228,9 +228,9 @@ check_calls() {
 
 # Calls of libcuda that may wait for a device stand in gpu/slow.c, and in the table of all functions. Calls that always
 # wait stand nowhere.
-slow='cu(DevicePrimaryCtxRe|Stream(Create|Destroy|Synchronize)|Event(Create|Destroy)|Module|Ipc|MemAlloc|MemFree|MemHost'
+slow='cu(DevicePrimaryCtxRe|CtxSync|Stream(Create|Destroy|Synchronize)|Event(Create|Destroy)|Module|Ipc|MemAlloc|MemFree|MemHost'
 slow=$slow'|MemCreate|MemRelease|MemAddress|MemMap|MemUnmap|MemSetAccess|MemExport|MemImport|MemGetHandle)[A-Za-z0-9_]*'
-never='cu(CtxSynchronize|EventSynchronize|Memcpy[A-Za-z0-9]*|Memset[A-Za-z0-9]*)'
+never='cu(EventSynchronize|Memcpy[A-Za-z0-9]*|Memset[A-Za-z0-9]*)'
 
 check_cuda() {
 	for file in $(files -name '*.[ch]' | grep -v '^tests/' | xargs grep -lE '[^A-Za-z0-9_]cu[A-Z]' /dev/null); do
@@ -338,7 +338,7 @@ make_bad_tree() {
 	put transport/sim/sim.h 'int tt_s;\n'
 	put gpu/gpu.h '#include "base/base.h"\n'
 	put gpu/gpu.c '#include "transport/transport.h"\n'
-	put gpu/driver.h 'X(cuMemAlloc_v2, (int))\nX(cuCtxSynchronize, (void))\n'
+	put gpu/driver.h 'X(cuMemAlloc_v2, (int))\nX(cuEventSynchronize, (CUevent))\n'
 	put gpu/slow.c '/* cuMemcpyDtoH */ TT_CU(0, cuMemFree_v2, p); TT_CU(0, cuMemcpyAsync, p);\n'
 	put gpu/quick.c 'TT_CU(0, cuEventCreate, &e);\ntt_cuda.cuEventQuery(e);\ntt_cuda.cuMemcpyDtoH_v2(p);\n'
 	put tools/tutti.c '#include <tutti.h>\n#include "base/base.h"\n'

@@ -329,6 +329,6 @@ int tt_memory_alloc(const struct tt_job *job, size_t bytes, int gpu, void **memo
 
 void tt_memory_free(void *memory)
 {
-	if (!give(memory) && !(tt_gpu_here && tt_gpu_free(memory)))
+	if (!give(memory) && !(tt_gpu_here && tt_gpu_free_idle(memory)))
 		free(memory);
 }

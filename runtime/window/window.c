@@ -1159,7 +1159,7 @@ int tutti_add(tutti_window *w, int rank, size_t offset, uint64_t value, uint64_t
 {
 	struct call c = { .what = "add", .kind = TT_ADD, .rank = rank, .offset = offset, .bytes = 8, .slot = -1,
 		.value = value, .old = old };
-	int err = tt_host_only("add", "old", old, sizeof *old);
+	int err = old ? tt_host_only("add", "old", old, sizeof *old) : 0;
 
 	return err ? err : start(w, &c, op);
 }

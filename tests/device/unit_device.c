@@ -662,6 +662,7 @@ static void program_broken(tutti *job)
 	if (!me) {
 		fake_cuda_break(0, 700);
 		CHECK(tutti_put(h, 1, 0, memory, BIG, NULL) == -EIO && strstr(tutti_why(), "700"));
+		CHECK(tutti_add(h, 1, 0, 1, NULL, NULL) == 0);
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (me) {

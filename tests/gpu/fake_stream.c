@@ -568,6 +568,24 @@ SHOW CUresult cuStreamSynchronize(CUstream stream)
 	return leave(err ? err : waited);
 }
 
+static bool is_capturing(CUcontext ctx)
+{
+	bool any = false;
+
+	for (struct CUstream_st *s = streams; s; s = s->next)
+		if (s->ctx == ctx && s->capture) {
+			s->capture = 2; /* a context cannot be waited for meanwhile, whatever the thread's mode */
+			any = true;
+		}
+	return any;
+}
+
+SHOW CUresult cuCtxSynchronize(void)
+{
+	ENTER(NEEDS_CONTEXT | IS_SLOW);
+	return leave(is_capturing(current()) ? 900 : wait_for(current(), is_context_idle, current()));
+}
+
 SHOW CUresult cuStreamGetCtx(CUstream stream, CUcontext *out)
 {
 	ENTER_STREAM(NEEDS_CONTEXT);

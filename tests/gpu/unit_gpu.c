@@ -99,10 +99,13 @@ static void test_device_memory(void)
 {
 	struct tt_gpu_range r, again;
 	CUdeviceptr at;
+	uint64_t calls;
 
 	use_cuda();
 	CU_ASSERT_EQUAL(cuMemAlloc_v2(&at, LEN), 0);
+	calls = fake_cuda_calls("cuPointerGetAttributes");
 	CU_ASSERT_TRUE(!find(at + 100, LEN - 100, &r) && r.device == 0 && !r.ours);
+	CU_ASSERT_EQUAL(fake_cuda_calls("cuPointerGetAttributes"), calls + 2); /* what is it, and then the rest */
 	CU_ASSERT_TRUE(r.base == (char *)at && r.len == LEN);
 	CU_ASSERT_EQUAL(find(at + 100, LEN - 99, &again), -EINVAL);
 	CU_ASSERT_TRUE(tt_gpu_is_there(0, (void *)at, r.buffer) && !tt_gpu_is_there(1, (void *)at, r.buffer));
@@ -184,6 +187,8 @@ static void test_own_memory(void)
 }
 
 /* ---- order ---- */
+
+static bool is_idle(CUstream stream) { return cuStreamQuery(stream) == 0; }
 
 static struct {
 	CUstream stream;           /* of the program */
@@ -337,6 +342,33 @@ static void test_lost_marks(void)
 	}
 	CU_ASSERT_TRUE(early > SEEDS);
 	fake_cuda_attribute(0, 92, 1);
+	be_done();
+}
+
+/* The program's kernels may be using memory that is freed: the fake aborts if it is unmapped under them. Where the
+ * device cannot be waited for, the memory stays. */
+static void test_free_waits(void)
+{
+	struct tt_gpu_range r;
+	int late = 0;
+	void *graph;
+
+	use_cuda();
+	for (int seed = 0; seed < SEEDS; seed++) {
+		open_world((uint64_t)seed);
+		CU_ASSERT_EQUAL(cuMemsetD8Async((CUdeviceptr)world.middle, 5, LEN, world.stream), 0);
+		late += !is_idle(world.stream);
+		CU_ASSERT_TRUE(tt_gpu_free_idle(world.middle) && is_idle(world.stream));
+		world.middle = NULL;
+		close_world();
+	}
+	CU_ASSERT_TRUE(late > SEEDS / 2);
+	open_world(1);
+	CU_ASSERT_EQUAL(cuStreamBeginCapture_v2(world.stream, 0), 0);
+	CU_ASSERT_TRUE(tt_gpu_free_idle(world.middle) && !tt_gpu_find(world.middle, LEN, &r) && r.ours);
+	CU_ASSERT_EQUAL(cuStreamEndCapture(world.stream, &graph), 901);
+	CU_ASSERT_FALSE(tt_gpu_free_idle(host));
+	close_world();
 	be_done();
 }
 
@@ -559,6 +591,7 @@ static void test_broken(void)
 	CU_ASSERT_EQUAL(tt_gpu_copy(world.first, world.chunk, world.source, LEN), -EIO);
 	CU_ASSERT_EQUAL(tt_gpu_alloc(0, 1, &at), -EIO);
 	CU_ASSERT_TRUE(!tt_gpu_find(host, LEN, &r) && r.device == -1);
+	CU_ASSERT_TRUE(!tt_gpu_find(NULL, 8, &r) && r.device == -1);
 	CU_ASSERT_EQUAL(tt_gpu_alloc(1, 1, &at), 0); /* the other device is whole */
 	tt_gpu_free(at);
 	fake_cuda_break(0, 0);
@@ -792,6 +825,7 @@ static CU_TestInfo tests[] = { { "each call fails once", test_each_call_fails },
 	                       { "order", test_order },
 	                       { "marks", test_marks },
 	                       { "lost marks", test_lost_marks },
+	                       { "free waits", test_free_waits },
 	                       { "calls", test_calls },
 	                       { "streams", test_streams },
 	                       { "capture", test_capture },
