@@ -73,6 +73,13 @@ bool tt_gpu_can_reach(int device, int peer)
 	                                                        tt_gpu_devices[peer].handle) == CUDA_SUCCESS && can);
 }
 
+bool tt_gpu_can_read(int device, int peer, const void *at)
+{
+	struct tt_gpu_map map;
+
+	return tt_gpu_map_of(at, &map) ? map.readers >> device & 1 : tt_gpu_can_reach(device, peer);
+}
+
 /* ---- calls of the driver ---- */
 
 int tt_gpu_enter(int device, CUstreamCaptureMode *before)

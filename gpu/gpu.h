@@ -61,7 +61,8 @@ int tt_gpu_of_uuid(const uint8_t uuid[TT_GPU_UUID]); /* -1: no such device in th
  * this process". One load, but for tt_gpu_check, which asks the driver. */
 int tt_gpu_broken(int device);
 int tt_gpu_check(int device);
-bool tt_gpu_can_reach(int device, int peer); /* device reads memory of peer in place */
+bool tt_gpu_can_reach(int device, int peer); /* device reads memory of peer in place ... */
+bool tt_gpu_can_read(int device, int peer, const void *at); /* ... and this memory of peer, too */
 /* What network adapters have written to the device is visible to all work that starts after it. A few microseconds. */
 int tt_gpu_flush(int device);
 

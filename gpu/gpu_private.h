@@ -53,6 +53,7 @@ struct tt_gpu_map {
 	int device;
 	bool imported;
 	uint64_t serial;
+	uint64_t readers; /* a bit for each device that has access */
 	CUmemGenericAllocationHandle handle;
 };
 int tt_gpu_map_add(const struct tt_gpu_map *);                   /* gives it its serial number; -ENOMEM */

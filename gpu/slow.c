@@ -148,19 +148,26 @@ int tt_gpu_fence_make(int device, struct tt_gpu_fence **out)
 
 /* ---- memory that other processes can map ---- */
 
-/* Gives this device access, and of our own memory all devices that reach it. */
-static int give_access(const struct tt_gpu_map *m)
+static CUresult allow(struct tt_gpu_map *m, int device)
 {
-	CUmemAccessDesc access[TT_GPUS];
-	size_t n = 0;
+	CUmemAccessDesc access = { .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUresult result;
 
-	for (int i = 0, count = tt_gpu_count(); i < count; i++) {
-		if (i != m->device && (m->imported || !tt_gpu_can_reach(i, m->device)))
-			continue;
-		access[n].location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i };
-		access[n++].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-	}
-	return TT_CU(m->device, cuMemSetAccess, (CUdeviceptr)(uintptr_t)m->base, m->len, access, n);
+	access.location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
+	result = tt_cuda.cuMemSetAccess((CUdeviceptr)(uintptr_t)m->base, m->len, &access, 1);
+	m->readers |= (uint64_t)(result == CUDA_SUCCESS) << device;
+	return result;
+}
+
+/* Gives this device access, and of our own memory each other device that can have it. */
+static int give_access(struct tt_gpu_map *m)
+{
+	int err = tt_gpu_result(m->device, allow(m, m->device), "cuMemSetAccess");
+
+	for (int i = 0, count = err || m->imported ? 0 : tt_gpu_count(); i < count; i++)
+		if (i != m->device && tt_gpu_can_reach(i, m->device))
+			(void)allow(m, i); /* else copies to that device go through the host */
+	return err;
 }
 
 /* Maps m->handle, which it releases on an error. With the context. */

@@ -18,7 +18,7 @@ static bool is_remote(const struct tt_side *s) { return s->kind == TT_SIDE_KEY |
 static bool is_direct(const struct tt_side *to, const struct tt_side *from)
 {
 	if (to->kind == TT_SIDE_DEVICE && from->kind == TT_SIDE_DEVICE)
-		return to->gpu == from->gpu || tt_gpu_can_reach(to->gpu, from->gpu);
+		return to->gpu == from->gpu || tt_gpu_can_read(to->gpu, from->gpu, from->at);
 	return to->kind == TT_SIDE_HOST && is_remote(from);
 }
 

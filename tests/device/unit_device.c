@@ -612,6 +612,27 @@ static void test_given_up(void)
 	expect_nothing_left();
 }
 
+/* GPU 1 gets no access to memory of GPU 0: the bytes go through the host. */
+static void program_no_access(tutti *job)
+{
+	tutti_window *w;
+
+	fake_cuda_fail("cuMemSetAccess", 2, 1);
+	char *from = take(job, BIG, 0), *to = take(job, BIG, 1);
+	paint(from, BIG, 4);
+	CHECK(tutti_window_open(job, "w", to, BIG, &w) == 0);
+	CHECK(tutti_put(w, 0, 0, from, BIG, NULL) == 0 && is_painted(to, BIG, 4));
+	tutti_window_close(w);
+	tutti_free(job, from);
+	tutti_free(job, to);
+}
+
+static void test_no_access(void)
+{
+	run_everywhere(1, 0, program_no_access);
+	expect_nothing_left();
+}
+
 /* The sender's stream stands still: the send times out, and nobody is evicted. Then the receiver's. */
 static void program_late_sender(tutti *job)
 {
@@ -875,6 +896,7 @@ static CU_TestInfo tests[] = {
 	{ "left reading", test_left_reading },
 	{ "long", test_long },
 	{ "given up", test_given_up },
+	{ "no access", test_no_access },
 	{ "late sender", test_late_sender },
 	{ "import", test_import },
 	{ "failing", test_failing },
