@@ -31,7 +31,7 @@ const char *tt_tool_gpu_unmapped(const struct tt_tool_gpu *g)
 
 const char *tt_tool_gpu_unwired(const struct tt_tool_gpu *g)
 {
-	return g->facts.dma_buf ? NULL : "the driver offers no dma-buf: it takes NVIDIA's open kernel modules";
+	return g->facts.dma_buf ? NULL : "the driver offers no dma-buf; `tutti info` tries nvidia_peermem";
 }
 
 /* What a trial says; without an adapter, what the driver says. */
@@ -44,7 +44,7 @@ static void print_adapters(const struct tt_tool_gpu *g)
 	for (int i = 0; i < n; i++)
 		printf("  %-10s %s: %s\n", "", list[i].name, list[i].why);
 	if (!n)
-		printf("  %-10s %s%s\n", "", unwired ? "RDMA adapters copy through the host's memory: " :
+		printf("  %-10s %s%s\n", "", unwired ? "RDMA adapters may need the host's memory: " :
 		                                      "RDMA adapters may reach it by dma-buf",
 		       unwired ? unwired : "");
 }

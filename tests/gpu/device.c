@@ -1,10 +1,12 @@
 /* device.c - what tests/gpu/device.sh runs on a machine with a GPU: device PART [BYTES [SECONDS]]
  *
  * Each finding is a line of JSON. Exit status: 0; 1: something is wrong; 77: no GPU here. BYTES is the size of large
- * copies, SECONDS how long `right` and `torn` go on. The parts `ranks` and `torn` need `tutti run -n 2`. */
+ * copies, SECONDS how long `right` and `torn` go on. `torn`, `streams` and `faults` need `tutti run -n 2`. */
 #include "gpu/gpu_private.h"
 #include "kernel/kernel.h"
 #include "tests/kernel/formats.h"
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -66,11 +68,17 @@ static struct tt_gpu_queue *open_queue(void)
 static void finish(struct tt_gpu_queue *q)
 {
 	const uint64_t mark = tt_gpu_mark(q), end = tt_now() + 60000 * TT_MS;
+	uint64_t next = tt_now() + TT_MS;
 	int done;
 
-	while (!(done = tt_gpu_reached(q, mark)))
+	while (!(done = tt_gpu_reached(q, mark))) {
 		if (tt_now() > end)
 			check(tt_fail(-ETIMEDOUT, "the GPU has not finished a copy or a kernel within 60 s"));
+		if (tt_now() < next)
+			continue;
+		check(tt_gpu_check(q->device)); /* the mark of a kernel that has failed never comes */
+		next = tt_now() + TT_MS;
+	}
 	check(done);
 }
 
@@ -469,6 +477,184 @@ static void look_for_tears(void)
 	tutti_leave(job);
 }
 
+/* ---- streams: puts behind the program's streams, beside a thread that frees memory with cuMemFree ---- */
+
+enum { COPIES = 50 };
+static CUresult (*alloc_memory)(CUdeviceptr *, size_t), (*free_memory)(CUdeviceptr);
+static _Atomic bool over;
+static double freed;
+
+/* cuMemFree waits for the GPU, and holds what locks the driver has meanwhile. */
+static void *free_much(void *unused)
+{
+	CUstreamCaptureMode before;
+	CUdeviceptr at;
+
+	check(tt_gpu_enter(0, &before));
+	for (; !over; freed++)
+		if (alloc_memory(&at, 1 << 20) || free_memory(at))
+			check(tt_fail(-EIO, "cuMemAlloc or cuMemFree fails"));
+	tt_gpu_leave(before);
+	return unused;
+}
+
+static void find_free(void)
+{
+	void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+
+	*(void **)&alloc_memory = cuda ? dlsym(cuda, "cuMemAlloc_v2") : NULL;
+	*(void **)&free_memory = cuda ? dlsym(cuda, "cuMemFree_v2") : NULL;
+	if (!alloc_memory || !free_memory)
+		check(tt_fail(-ENODEV, "libcuda has no cuMemAlloc_v2 or cuMemFree_v2"));
+}
+
+/* The stream is busy for COPIES copies, which leave the bytes of `host` in gpu. The legacy stream waits for a stream
+ * that blocks. */
+static void put_late(tutti *job, tutti_window *w, bool blocks, char *gpu, char *host)
+{
+	const double begun = now();
+	CUstreamCaptureMode before;
+	CUstream stream;
+	tutti_op op = { 0 };
+	uint64_t word = 1;
+
+	check(tt_gpu_enter(0, &before));
+	check(TT_CU(0, cuStreamCreate, &stream, blocks ? 0 : CU_STREAM_NON_BLOCKING));
+	check(tutti_stream(job, blocks ? NULL : stream));
+	for (int i = 0; i < COPIES; i++)
+		check(TT_CU(0, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)gpu, (CUdeviceptr)(uintptr_t)host, large,
+		            stream));
+	check(tutti_put(w, 1, 0, gpu, large, &op));
+	note("a put behind a busy stream returns after", (now() - begun) * 1e3, "ms");
+	check(tutti_put(w, 1, large, &word, sizeof word, NULL));
+	note("... a put of host memory beside it ends after", (now() - begun) * 1e3, "ms");
+	check(tutti_wait(&op, -1));
+	note("... and the put itself after", (now() - begun) * 1e3, "ms");
+	check(tutti_stream(job, NULL));
+	check(TT_CU(0, cuStreamSynchronize, stream));
+	check(TT_CU(0, cuStreamDestroy_v2, stream));
+	tt_gpu_leave(before);
+}
+
+static void act_in_streams(tutti *job, tutti_window *w)
+{
+	struct tt_gpu_queue *q = open_queue();
+	char *gpu = device_memory(large), *host = pinned(large);
+	pthread_t thread;
+
+	find_free();
+	if (pthread_create(&thread, NULL, free_much, NULL))
+		check(tt_fail(-EAGAIN, "there is no second thread"));
+	for (int turn = 1; turn <= 2; turn++) {
+		memset(host, turn, large);
+		put_late(job, w, turn == 2, gpu, host);
+		check(tutti_barrier(job, NULL));
+		check(tutti_barrier(job, NULL));
+	}
+	over = true;
+	pthread_join(thread, NULL);
+	note("cuMemFree meanwhile", freed, "");
+	unpin(host);
+	tt_gpu_free(gpu);
+	tt_gpu_queue_close(q);
+}
+
+/* Gets are answered by the thread that answers heartbeats. */
+static void *watch(void *window)
+{
+	double longest = 0;
+	uint64_t word;
+
+	while (!over) {
+		const double begun = now();
+		check(tutti_get(window, 0, 0, &word, sizeof word, NULL));
+		longest = now() - begun > longest ? now() - begun : longest;
+		usleep(200);
+	}
+	note("longest get of 8 bytes of the host's memory meanwhile", longest * 1e3, "ms");
+	return NULL;
+}
+
+static void look_at_streams(void)
+{
+	tutti_window *w;
+	pthread_t thread;
+	void *memory;
+	tutti *job;
+
+	check(tutti_join(NULL, &job));
+	check(tutti_alloc(job, large + 8, -1, &memory));
+	check(tutti_window_open(job, "w", memory, large + 8, &w));
+	if (!tutti_rank(job)) {
+		act_in_streams(job, w);
+	} else {
+		if (pthread_create(&thread, NULL, watch, w))
+			check(tt_fail(-EAGAIN, "there is no second thread"));
+		for (int turn = 1; turn <= 2; turn++) {
+			check(tutti_barrier(job, NULL));
+			must("bytes are older than the stream's work", !is_full_of(memory, (char)turn), 0);
+			check(tutti_barrier(job, NULL));
+		}
+		over = true;
+		pthread_join(thread, NULL);
+	}
+	check(tutti_barrier(job, NULL));
+	tutti_window_close(w);
+	tutti_free(job, memory);
+	tutti_leave(job);
+}
+
+/* ---- faults: a kernel of rank 0 uses memory that was freed ---- */
+
+static int break_gpu(struct tt_gpu_queue *q)
+{
+	const double end = now() + 5;
+	void *gone = device_memory(ROOM);
+	int err;
+
+	tt_gpu_free(gone);
+	err = tt_gpu_scale(q, gone, 1024, TUTTI_F32, 3);
+	while (!err && now() < end)
+		err = tt_gpu_check(0);
+	return err;
+}
+
+static void look_at_faults(void)
+{
+	tutti_window *w, *h;
+	void *gpu, *host;
+	tutti *job;
+
+	check(tutti_join(NULL, &job));
+	check(tutti_alloc(job, ROOM, -1, &host));
+	check(tutti_alloc(job, ROOM, 0, &gpu));
+	check(tutti_window_open(job, "w", gpu, ROOM, &w));
+	check(tutti_window_open(job, "h", host, ROOM, &h));
+	check(tutti_get(w, 1 - tutti_rank(job), 0, host, ROOM, NULL));
+	check(tutti_barrier(job, NULL));
+	if (!tutti_rank(job)) {
+		struct tt_gpu_queue *q = open_queue();
+		check(tt_gpu_kernels(0));
+		must("a kernel that uses freed memory breaks the GPU", break_gpu(q), -EIO);
+		note_text("sentence", tutti_why());
+		must("its memory is refused", tutti_put(h, 1, 0, gpu, ROOM, NULL), -EIO);
+		tt_gpu_queue_close(q);
+	}
+	check(tutti_barrier(job, NULL));
+	if (tutti_rank(job)) {
+		must("another rank's get of it", tutti_get(w, 0, 0, host, ROOM, NULL), -EIO);
+		note_text("sentence of another rank", tutti_why());
+		must("its own GPU works", tutti_put(h, 1, 0, gpu, ROOM, NULL), 0);
+	}
+	must("host memory works", tutti_put(h, 1 - tutti_rank(job), 0, host, ROOM, NULL), 0);
+	check(tutti_barrier(job, NULL));
+	tutti_window_close(w);
+	tutti_window_close(h);
+	tutti_free(job, gpu);
+	tutti_free(job, host);
+	tutti_leave(job);
+}
+
 int main(int argc, char **argv)
 {
 	const char *no = getenv("TUTTI_GPU");
@@ -494,6 +680,10 @@ int main(int argc, char **argv)
 		map_memory();
 	else if (!strcmp(part, "torn"))
 		look_for_tears();
+	else if (!strcmp(part, "streams"))
+		look_at_streams();
+	else if (!strcmp(part, "faults"))
+		look_at_faults();
 	else
 		return fprintf(stderr, "device: no part is named \"%s\"\n", part), 2;
 	return wrong != 0;

@@ -28,6 +28,8 @@ example    10 10
 perf       30 60
 perf_shm   10 20
 torn       18 40
+streams    10 10
+faults     10 10
 memcheck    0 20
 initcheck   0 20
 ncu         0 10'
@@ -57,6 +59,8 @@ part_perf_shm() { # host to host, and device to device, of one host
 	done
 }
 part_torn() { "$tutti" run -n 2 "$device" torn "$((size < 67108864 ? size : 67108864))" "$(seconds_of "${SECONDS_TORN:-12}" 30)"; }
+part_streams() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" streams "$((size < 67108864 ? size : 67108864))"; }
+part_faults() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" faults; }
 part_memcheck() { sanitize memcheck; }
 part_initcheck() { sanitize initcheck; }
 sanitize() {
@@ -97,9 +101,9 @@ run_part() { # name, limit
 	*) says=failed ;;
 	esac
 	why=$(tail -1 "$out/messages")
-	[ -n "$why" ] || [ $says = ok ] || why=$(grep '"failed"\|WRONG' "$json" | tail -1)
+	[ -n "$why" ] || [ "$says" = ok ] || why=$(grep '"failed"\|WRONG' "$json" | tail -1)
 	note_end "$1" "$says" $(($(date +%s) - begun)) "$why"
-	[ $says = ok ] || [ $says = skipped ] || failed=1
+	[ "$says" = ok ] || [ "$says" = skipped ] || failed=1
 	[ "$1" != facts ] || [ $status -ne 77 ] || { echo "SKIPPED: no GPU here: $why"; exit 77; }
 }
 

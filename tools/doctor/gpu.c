@@ -29,7 +29,7 @@ static void judge(struct tt_doctor *d, const struct tt_tool_gpu *g)
 	              tt_tool_gpu_uuid(g, uuid), g->facts.name,
 	              unmapped ? "copy through the host's memory: " : "map what is of tutti_alloc",
 	              unmapped ? unmapped : "",
-	              unwired ? "copy through the host's memory: " : "may reach it by dma-buf",
+	              unwired ? "may need the host's memory: " : "may reach it by dma-buf",
 	              unwired ? unwired : "");
 }
 

@@ -15,6 +15,7 @@
 enum { DIVISOR = 3 };
 
 struct tt_perf_gpu {
+	int device;
 	struct tt_gpu_queue *queue;
 	void *memory[2];
 	tutti_window *window; /* memory[0] of each rank */
@@ -30,7 +31,7 @@ static int open_device(struct tt_perf *p, struct tt_perf_gpu *g)
 
 	if (!count)
 		return tt_fail(-ENODEV, "no GPU to measure: %s", tt_gpu_why_not());
-	device = p->rank % count;
+	device = g->device = p->rank % count;
 	for (int i = 0; i < 2; i++)
 		if ((err = tutti_alloc(p->job, p->most, device, &g->memory[i])))
 			return err;
@@ -87,19 +88,27 @@ void tt_perf_close_gpu(struct tt_perf *p)
 	free(g);
 }
 
-static int finish(struct tt_gpu_queue *q, int err)
+/* The mark of a kernel that has failed never comes: only the check tells. */
+static int finish(struct tt_perf_gpu *g, int err)
 {
-	uint64_t mark = tt_gpu_mark(q);
+	uint64_t mark = tt_gpu_mark(g->queue), next = tt_now() + TT_MS;
 	int done;
 
-	while (!(done = tt_gpu_reached(q, mark)))
-		tt_pause();
+	while (!(done = tt_gpu_reached(g->queue, mark))) {
+		if (tt_now() < next) {
+			tt_pause();
+			continue;
+		}
+		if ((done = tt_gpu_check(g->device)))
+			break;
+		next = tt_now() + TT_MS;
+	}
 	return err ? err : done < 0 ? done : 0;
 }
 
 static int copy(const struct tt_perf *p, void *to, const void *from, size_t bytes)
 {
-	return finish(p->gpu->queue, tt_gpu_copy(p->gpu->queue, to, from, bytes));
+	return finish(p->gpu, tt_gpu_copy(p->gpu->queue, to, from, bytes));
 }
 
 static size_t count_of(const struct tt_perf *p) { return p->bytes / tt_perf_type_size(p->options.type); }
@@ -115,10 +124,10 @@ int tt_perf_gpu(struct tt_perf *p)
 	switch (p->kernel->calls) {
 	case TT_PERF_GPU_COPY: return copy(p, g->memory[0], g->memory[1], p->bytes);
 	case TT_PERF_GPU_BLEND:
-		return finish(g->queue, tt_gpu_blend(g->queue, g->memory[0], 0.5, g->memory[0], 0.5, g->memory[1],
-		                                     count_of(p), type));
+		return finish(g, tt_gpu_blend(g->queue, g->memory[0], 0.5, g->memory[0], 0.5, g->memory[1],
+		                              count_of(p), type));
 	case TT_PERF_GPU_SCALE:
-		return finish(g->queue, tt_gpu_scale(g->queue, g->memory[0], count_of(p), type, divisor(p)));
+		return finish(g, tt_gpu_scale(g->queue, g->memory[0], count_of(p), type, divisor(p)));
 	case TT_PERF_GPU_DOWN: return copy(p, p->local, g->memory[0], p->bytes);
 	case TT_PERF_GPU_UP: return copy(p, g->memory[0], p->local, p->bytes);
 	case TT_PERF_GPU_PUT: return tutti_put(g->window, 1, 0, g->memory[1], p->bytes, NULL);
@@ -136,7 +145,7 @@ static int copy_as_much(struct tt_perf *p)
 
 	if (!err && p->kernel->calls == TT_PERF_GPU_BLEND)
 		err = tt_gpu_copy(g->queue, g->memory[0], g->memory[1], p->bytes / 2);
-	return finish(g->queue, err);
+	return finish(g, err);
 }
 
 int tt_perf_raw_gpu(struct tt_perf *p)
