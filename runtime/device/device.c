@@ -219,6 +219,7 @@ void tt_device_recalled(struct tt_member *owner, const struct tt_key *key, const
 		if (t->member == owner && is_idle(t) && (t->to.key == key || t->from.key == key))
 			tt_transfer_fail(t, -ESTALE, why);
 	tt_order_fail(owner, key, -ESTALE);
+	tt_device_forget(owner, key);
 }
 
 static const struct tt_staging stage = { .move = move, .hold = tt_order_hold };

@@ -60,6 +60,7 @@ bool tt_device_give_up(struct tt_job *, struct tt_post *, int err);
 /* The owner takes back the memory of that key: ends with -ESTALE what waits here and would use it. why: the sentence,
  * or NULL. */
 void tt_device_recalled(struct tt_member *owner, const struct tt_key *, const char *why);
+void tt_device_forget(struct tt_member *owner, const struct tt_key *); /* this rank uses that key no more */
 /* In a done() with an error: the sentence behind it, until done() returns; NULL: there is none. */
 const char *tt_device_why(const struct tt_job *);
 #endif

@@ -26,6 +26,8 @@ struct tt_import {
 	int gpu, fd;                /* fd: -1: none */
 	void *at;
 	unsigned uses;
+	bool ends;                  /* it goes after the last use: its memory is not lent any more */
+	uint64_t failed_at;
 };
 
 /* ---- the socket ---- */
@@ -111,12 +113,12 @@ static struct tt_import *find_import(const struct tt_devices *d, const struct tt
                                      int gpu)
 {
 	tt_each_of(struct tt_import, link, i, &d->imports)
-		if (i->owner == owner && i->is.buffer == buffer && i->gpu == gpu)
+		if (i->owner == owner && i->is.buffer == buffer && i->gpu == gpu && !i->ends)
 			return i;
 	return NULL;
 }
 
-/* Unmaps it later, as an errand. */
+/* Unmaps it later, as an errand. A mapping keeps the pages, so it goes with the window that it was made for. */
 static void drop(struct tt_job *job, struct tt_import *i)
 {
 	tt_list_remove(&i->link);
@@ -187,6 +189,10 @@ int tt_import_use(struct tt_transfer *t)
 	    is.offset > is.len || t->from.offset + t->len > is.len - is.offset)
 		return -1;
 	i = find_import(d, t->member, is.buffer, t->to.gpu);
+	if (i && i->state == FAILED && tt_now() - i->failed_at > t->job->silence) {
+		drop(t->job, i); /* what has failed once may work now */
+		i = NULL;
+	}
 	if (!i && !(i = ask_for(t, &is)))
 		return -1;
 	if (i->state == MAPPED)
@@ -199,7 +205,7 @@ void tt_import_done(struct tt_transfer *t)
 	struct tt_import *i = t->import;
 
 	t->import = NULL;
-	if (i && !--i->uses && !i->owner)
+	if (i && !--i->uses && i->ends)
 		drop(t->job, i);
 }
 
@@ -244,6 +250,7 @@ void tt_import_take_exported(struct tt_member *from, struct tt_pack *p)
 		if (i->number != number || i->owner != from || i->state != ASKED)
 			continue;
 		i->state = err || i->fd < 0 ? FAILED : COME;
+		i->failed_at = tt_now();
 		d->fresh = true;
 		tt_errand(from->job);
 	}
@@ -262,8 +269,9 @@ static void map_one(struct tt_job *job, struct tt_import *i)
 	err = tt_gpu_import(i->gpu, fd, i->is.len, &i->at);
 	tt_ticket_lock_take(&job->engine.lock);
 	i->state = err ? FAILED : MAPPED;
+	i->failed_at = tt_now();
 	tt_devices(job)->fresh = true;
-	if (!--i->uses && !i->owner)
+	if (!--i->uses && i->ends)
 		drop(job, i);
 	if (err)
 		tt_log(TT_DEBUG, "memory of a GPU of another process goes through the host: %s", tt_why());
@@ -305,15 +313,32 @@ bool tt_imports_map(struct tt_job *job)
 	return any;
 }
 
+static void end(struct tt_job *job, struct tt_import *i)
+{
+	i->ends = true;
+	if (!i->uses)
+		drop(job, i);
+}
+
 void tt_imports_end(struct tt_member *owner)
 {
 	tt_each_of(struct tt_import, link, i, &tt_devices(owner->job)->imports) {
 		if (i->owner != owner)
 			continue;
 		i->owner = NULL;
-		if (!i->uses)
-			drop(owner->job, i);
+		end(owner->job, i);
 	}
+}
+
+void tt_device_forget(struct tt_member *owner, const struct tt_key *key)
+{
+	struct tt_allocation is;
+
+	if (!tt_key_is_staged(key) || !tt_staged_allocation(key, &is))
+		return;
+	tt_each_of(struct tt_import, link, i, &tt_devices(owner->job)->imports)
+		if (i->owner == owner && i->is.buffer == is.buffer && !i->ends)
+			end(owner->job, i);
 }
 
 void tt_imports_close(struct tt_devices *d)

@@ -487,8 +487,11 @@ static void clear_window(struct tutti_window *w)
 	for (int i = 0; w->slots && i < TT_SLOTS; i++)
 		free(w->slots[i]);
 	free(w->slots);
-	for (int i = 0; w->remotes && i < w->job->size; i++)
+	for (int i = 0; w->remotes && i < w->job->size; i++) {
+		if (w->remotes[i].state == KNOWN)
+			tt_device_forget(tt_member(w->job, i), &w->remotes[i].key);
 		free(w->remotes[i].lent);
+	}
 	tt_list_remove(&w->link);
 	if (w->index)
 		windows_of(w->job)->at[w->index] = NULL;

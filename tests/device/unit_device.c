@@ -766,6 +766,49 @@ static void test_import(void)
 	}
 }
 
+static uint64_t mapped(void) { return fake_cuda_calls("cuMemMap") - fake_cuda_calls("cuMemUnmap"); }
+
+/* What an owner frees is given back by who has read it, too; and what could not be mapped is tried again. */
+static void program_forgotten(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, 0), *mine = take(job, 4096, 0);
+	uint64_t before, asked = fake_cuda_calls("cuMemImportFromShareableHandle");
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	before = mapped();
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me) {
+		fake_cuda_fail("cuMemImportFromShareableHandle", 1, 801);
+		for (int i = 0; i < 3; i++)
+			CHECK(tutti_get(w, 0, 0, mine, 4096, NULL) == 0);
+		CHECK(fake_cuda_calls("cuMemImportFromShareableHandle") == asked + 1 && mapped() == before);
+		pass_time(job->job->silence * 3 / 2);
+		for (int i = 0; i < 3; i++)
+			CHECK(tutti_get(w, 0, 0, mine, 4096, NULL) == 0);
+		CHECK(fake_cuda_calls("cuMemImportFromShareableHandle") == asked + 2 && mapped() == before + 1);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_free(job, memory);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < 1000 && mapped() > before - 2; i++)
+		pass_time(TT_MS);
+	CHECK(mapped() == before - 2);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, mine);
+}
+
+static void test_forgotten(void)
+{
+	struct ranks run = { .size = 2, .wire = "shm", .timeout_ms = 1500, .program = program_forgotten };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	expect_nothing_left();
+}
+
 /* ---- calls of the driver that fail ---- */
 
 static const char *failing;
@@ -899,6 +942,7 @@ static CU_TestInfo tests[] = {
 	{ "no access", test_no_access },
 	{ "late sender", test_late_sender },
 	{ "import", test_import },
+	{ "forgotten", test_forgotten },
 	{ "failing", test_failing },
 	{ "failing alone", test_failing_alone },
 	{ "broken", test_broken }, /* the last one: the driver keeps what a broken device had */
