@@ -135,7 +135,7 @@ static inline void run_everywhere(int size, int timeout_ms, void (*program)(tutt
 	struct ranks run = { .size = size, .wire = "sim", .timeout_ms = timeout_ms, .program = program };
 
 	fake_cuda_thread(false);
-	for (run.seed = 0; run.seed < 6; run.seed++) {
+	for (run.seed = 0; run.seed < all_or(6, 2); run.seed++) {
 		fake_cuda_seed(run.seed);
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 	}
@@ -147,7 +147,8 @@ static inline void run_everywhere(int size, int timeout_ms, void (*program)(tutt
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 	CU_ASSERT_TRUE(!nets_reach_it || fake_calls("reg_dmabuf_mr") > 0); /* it was asked, and moved something */
 	fake_gpus(0);
-	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	if (all_or(1, 0))
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
 	fake_gpus(FAKE_DMABUF | FAKE_PEERMEM);
 #endif
 }
