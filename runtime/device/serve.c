@@ -79,8 +79,9 @@ void tt_say_end(struct tt_transfer *t)
 {
 	bool taken = !t->post && t->from.kind == TT_SIDE_PEER;
 	char why[200] = "";
+	bool unasked = t->post && !t->started; /* the owner knows nothing of the transfer */
 
-	if (!t->started || t->told || !tt_transfer_has_peer(t) || t->member->state != TT_UP || (!t->err && !taken))
+	if (unasked || t->told || !tt_transfer_has_peer(t) || t->member->state != TT_UP || (!t->err && !taken))
 		return;
 	if (t->why)
 		snprintf(why, sizeof why, "rank %d: %s", t->job->rank, t->why);
