@@ -434,7 +434,7 @@ def test_stopped(cluster, tmp_path):
     kill(cluster.running["w2"], signal.SIGCONT)
     cluster.await_(lambda: "was stopped" in cluster.said("w2"))
     cluster.await_all([("w1", "w2.1+"), ("w3", "w2.1+")])
-    cluster.await_(lambda: all("got %s.1\n" % name in cluster.said("w2").split("was stopped")[1]
+    cluster.await_(lambda: all("got %s.1\n" % name in cluster.said("w2").split("was stopped", 1)[1]
                                for name in ("w1", "w3")))
     for name, each in zip(names, cluster.finish()):
         assert name == "w2" or (each["wait"] < 1 and each["send"] < 1), (name, each)
