@@ -144,7 +144,7 @@ void *tt_coll_room(struct tt_coll *c, size_t len)
 		all->room = NULL;
 		return c->room;
 	}
-	return c->room = tt_scratch_take(&c->job->scratch, len);
+	return c->room = tt_scratch_take_lone(&c->job->scratch, len);
 }
 
 /* New pages cost far more than the sums that are made there. */
@@ -153,11 +153,11 @@ static void keep_room(struct tt_coll *c)
 	struct tt_collectives *all = tt_collectives(c->job);
 
 	if (c->room_len <= ROOM_MAX && (!all->room || all->room_len < c->room_len)) {
-		tt_scratch_give(&c->job->scratch, all->room, all->room_len);
+		tt_scratch_give_lone(&c->job->scratch, all->room, all->room_len);
 		all->room = c->room;
 		all->room_len = c->room_len;
 	} else {
-		tt_scratch_give(&c->job->scratch, c->room, c->room_len);
+		tt_scratch_give_lone(&c->job->scratch, c->room, c->room_len);
 	}
 }
 
@@ -1052,7 +1052,7 @@ static void close_collectives(struct tt_job *job)
 	struct tt_list *node;
 
 	tt_segment_sweep(job, true);
-	tt_scratch_give(&job->scratch, tt_collectives(job)->room, tt_collectives(job)->room_len);
+	tt_scratch_give_lone(&job->scratch, tt_collectives(job)->room, tt_collectives(job)->room_len);
 	while ((node = tt_list_pop(&tt_collectives(job)->unexpected)))
 		free(tt_container_of(node, struct kept, link));
 }

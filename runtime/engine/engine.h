@@ -323,6 +323,10 @@ struct tt_scratch { /* zeroed is empty */
 };
 void *tt_scratch_take(struct tt_scratch *, size_t bytes); /* page- or line-aligned; NULL: no memory */
 void tt_scratch_give(struct tt_scratch *, void *, size_t bytes); /* bytes as for take; NULL is allowed */
+/* The same of a buffer, of 1 byte or more, that other ranks may write: where nets pin, it is pinned alone, and stays so
+ * until the job is left. */
+void *tt_scratch_take_lone(struct tt_scratch *, size_t bytes);
+void tt_scratch_give_lone(struct tt_scratch *, void *, size_t bytes);
 struct tt_pinned *tt_scratch_pinned(const struct tt_scratch *, const void *); /* that holds the byte; NULL */
 void tt_scratch_fill(struct tt_job *);  /* makes what is wanted. Releases the lock meanwhile */
 void tt_scratch_free(struct tt_scratch *);

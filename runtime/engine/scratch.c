@@ -22,6 +22,7 @@ struct tt_slab {
 	struct tt_slab *next;
 	struct tt_pinned *pinned;
 	size_t used;
+	bool lone;          /* one buffer that other ranks may write; used 0: it is free */
 };
 
 static void *new_bytes(size_t bytes)
@@ -34,12 +35,12 @@ static void *new_bytes(size_t bytes)
 /* ---- slabs ---- */
 
 /* With the lock or without it. */
-static struct tt_slab *make_slab(struct tt_job *job, size_t bytes)
+static struct tt_slab *make_slab(struct tt_job *job, size_t bytes, bool remote)
 {
 	struct tt_slab *b = calloc(1, sizeof *b);
 	struct tt_mem mem = { .base = b ? new_bytes(bytes) : NULL, .len = bytes, .gpu = -1, .fd = -1 };
 
-	if (mem.base && !tt_pin_mem(job, &mem, bytes < SLAB, &b->pinned))
+	if (mem.base && !tt_pin_mem(job, &mem, remote, &b->pinned))
 		return b;
 	free(mem.base);
 	free(b);
@@ -78,10 +79,10 @@ static void *cut(struct tt_scratch *s, size_t bytes)
 {
 	struct tt_slab *b = bytes < SLOTS ? s->slabs : NULL;
 
-	while (b && place_in(b, bytes) + bytes > b->pinned->mem.len)
+	while (b && (b->lone || place_in(b, bytes) + bytes > b->pinned->mem.len))
 		b = b->next;
 	if (!b)
-		add_slab(s, b = make_slab(job_of(s), bytes < SLOTS ? SLAB : bytes));
+		add_slab(s, b = make_slab(job_of(s), bytes < SLOTS ? SLAB : bytes, bytes >= SLOTS));
 	if (!b)
 		return NULL;
 	size_t at = place_in(b, bytes);
@@ -170,6 +171,58 @@ void tt_scratch_give(struct tt_scratch *s, void *p, size_t bytes)
 		poison(p, bytes_of(i), true);
 }
 
+/* ---- buffers that other ranks may write ---- */
+
+static struct tt_slab *find_lone(const struct tt_scratch *s, size_t bytes)
+{
+	struct tt_slab *least = NULL;
+
+	for (struct tt_slab *b = s->slabs; b; b = b->next)
+		if (b->lone && !b->used && b->pinned->mem.len >= bytes &&
+		    (!least || b->pinned->mem.len < least->pinned->mem.len))
+			least = b;
+	return least;
+}
+
+static struct tt_slab *make_lone(struct tt_scratch *s, size_t bytes)
+{
+	size_t room = SLOTS; /* powers of two: all that were ever made are twice the largest, at most */
+	struct tt_slab *b, **end = &s->slabs;
+
+	while (room < bytes)
+		room *= 2;
+	if (!(b = make_slab(job_of(s), room, true)))
+		return NULL;
+	b->lone = true;
+	while (*end)
+		end = &(*end)->next;
+	*end = b;
+	return b;
+}
+
+void *tt_scratch_take_lone(struct tt_scratch *s, size_t bytes)
+{
+	struct tt_slab *b;
+
+	if (!is_cut(s))
+		return tt_scratch_take(s, bytes);
+	if (!(b = find_lone(s, bytes)) && !(b = make_lone(s, bytes)))
+		return NULL;
+	b->used = bytes;
+	return b->pinned->mem.base;
+}
+
+void tt_scratch_give_lone(struct tt_scratch *s, void *p, size_t bytes)
+{
+	if (!is_cut(s)) {
+		tt_scratch_give(s, p, bytes);
+		return;
+	}
+	for (struct tt_slab *b = s->slabs; b; b = b->next)
+		if (b->lone && b->pinned->mem.base == p)
+			b->used = 0;
+}
+
 void tt_scratch_fill(struct tt_job *job)
 {
 	struct tt_scratch *s = &job->scratch;
@@ -180,7 +233,7 @@ void tt_scratch_fill(struct tt_job *job)
 		return;
 	s->wanted = 0;
 	tt_ticket_lock_release(&job->engine.lock);
-	b = make_slab(job, bytes);
+	b = make_slab(job, bytes, bytes < SLAB);
 	tt_ticket_lock_take(&job->engine.lock);
 	add_slab(s, b);
 	if (b && bytes < SLAB) {
