@@ -161,10 +161,18 @@ static void keep_room(struct tt_coll *c)
 	}
 }
 
+/* Where a call has failed here, its ABORT or the death of a rank says so to the others. */
+static void remember_print(const struct tt_coll *c)
+{
+	if (!c->failed && c->group->started - c->seq <= TT_PRINTS)
+		tt_coll_group(c->group)->print[c->seq % TT_PRINTS] = c->print;
+}
+
 static void end(struct tt_coll *c)
 {
 	struct tt_operation *r = c->request;
 
+	remember_print(c);
 	release(c);
 	tt_timer_stop(&c->stale);
 	tt_list_remove(&c->link);
@@ -400,7 +408,7 @@ static uint32_t count_finished(const struct tutti *group)
 	uint32_t first = group->started;
 
 	tt_each_of(struct tt_coll, link, c, &tt_collectives(group->job)->running) {
-		if (c->group != group)
+		if (c->group != group || c->failed) /* one that has failed only waits for its posts to end */
 			continue;
 		first = c->seq;
 		break;
@@ -570,7 +578,7 @@ static struct tt_operation *start(struct tt_coll *c, tutti_op *op, tutti_op *sta
 	r->group = c->group;
 	r->timeout = tt_group_timeout(c->group);
 	c->seq = c->group->started++;
-	tt_coll_group(c->group)->print[c->seq % TT_PRINTS] = c->print;
+	tt_coll_group(c->group)->print[c->seq % TT_PRINTS] = 0;
 	tt_list_append(&tt_collectives(job)->running, &c->link);
 	check_members(c);
 	compare_kept(c);
@@ -833,7 +841,7 @@ static void begin_group(struct tutti *g)
 static void answer_finished(struct tutti *g, const struct kept *k)
 {
 	uint32_t print = tt_coll_group(g)->print[k->seq % TT_PRINTS];
-	bool known = g->started - k->seq <= TT_PRINTS;
+	bool known = print && g->started - k->seq <= TT_PRINTS;
 
 	if (known && k->print != print && k->tag != TAG_ABORT && k->tag != TAG_STOP)
 		tt_coll_answer(g, k->from, k->seq, print, TAG_ABORT, NULL, 0);

@@ -50,7 +50,8 @@ struct tt_coll_group {
 	struct tt_model model;
 	struct tt_layout layout;
 	struct tt_segment *segment; /* NULL: none, or no call has needed one yet */
-	uint32_t print[TT_PRINTS];  /* of the last calls: that of call k is at k % TT_PRINTS */
+	/* of the last calls that ended well: that of call k is at k % TT_PRINTS; 0: none */
+	uint32_t print[TT_PRINTS];
 	bool any_failed;
 	uint32_t failed;            /* the number of the first collective that failed */
 	const char *why;            /* NULL: collectives go on here. Else the words, kept by the job: some rank ... */

@@ -717,6 +717,7 @@ static int be_importer(int fd, size_t len, int device)
 	tt_gpu_unimport(at);
 	tt_gpu_queue_close(q);
 	tt_gpu_unregister(chunk);
+	free(chunk);
 	tt_gpu_close();
 	return fake_cuda_left();
 }
