@@ -466,7 +466,7 @@ static void test_divergence(void)
 	int n = 0;
 
 	CU_ASSERT_TRUE_FATAL(tutti_log_open() >= 0);
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .program = diverge }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "tcp", .program = diverge }), 0);
 	while (tutti_log_next(&l) == 1)
 		if (strstr(l.text, "alpha is"))
 			n += strstr(l.text, "of 3 ranks: alpha is 0.6, and above 2 / (ranks + 1) = 0.5") ? 1 : 100;
