@@ -701,6 +701,14 @@ void tt_coll_gave_up(struct tt_coll *c, int i)
 	tt_timer_start(c->job, &c->stale, tt_now() + tt_time(c->job, TT_TIME_STALE), stay_stale);
 }
 
+/* A rank that has finished the call and left needs nothing more of it. */
+static bool is_done_with(const struct tt_coll *c, const struct tt_member *m)
+{
+	const struct tt_seat *s = m->state == TT_LEFT ? tt_group_find(c->group, m) : NULL;
+
+	return s && s->out && tt_before(c->seq, s->finished);
+}
+
 static void posted(struct tt_post *p, int err)
 {
 	struct coll_post *cp = tt_container_of(p, struct coll_post, post);
@@ -712,7 +720,7 @@ static void posted(struct tt_post *p, int err)
 	c->pending--;
 	if (err == -EMFILE)
 		abandon(c, err, to);
-	else if (err)
+	else if (err && !is_done_with(c, p->member))
 		fail(c, err, to);
 	push(c);
 }
