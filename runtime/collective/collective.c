@@ -713,15 +713,15 @@ static void posted(struct tt_post *p, int err)
 {
 	struct coll_post *cp = tt_container_of(p, struct coll_post, post);
 	struct tt_coll *c = cp->coll;
-	int to = p->member->rank;
+	const struct tt_member *to = p->member;
 
 	tt_post_count(p, err);
 	tt_scratch_give(&c->job->scratch, cp, cp->size);
 	c->pending--;
 	if (err == -EMFILE)
-		abandon(c, err, to);
-	else if (err && !is_done_with(c, p->member))
-		fail(c, err, to);
+		abandon(c, err, to->rank);
+	else if (err && !is_done_with(c, to))
+		fail(c, err, to->rank);
 	push(c);
 }
 
