@@ -105,7 +105,6 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
 	X(cuStreamDestroy_v2, (CUstream)) \
 	X(cuStreamQuery, (CUstream)) \
 	X(cuStreamSynchronize, (CUstream)) \
-	X(cuStreamWaitEvent, (CUstream, CUevent, unsigned flags)) \
 	X(cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, unsigned value, unsigned flags)) \
 	X(cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus *)) \
 	X(cuStreamGetCtx, (CUstream, CUcontext *)) \

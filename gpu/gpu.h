@@ -6,8 +6,9 @@
  * current context, and none changes the caller's. After fork() a child makes no call of the driver. Errors are -errno
  * with a sentence; -EIO: the device is broken until this process ends.
  *
- * Order. A queue does its work in the order in which it was started. Two queues, or a queue and a stream of the caller,
- * have no order but through a fence.
+ * Order. A queue does its work in the order in which the work was started. Between two queues the caller makes the
+ * order: it starts the second copy when the mark of the first one is reached. Between a stream of the program and a queue
+ * it starts the copy when a fence in the stream has passed.
  */
 #ifndef TT_GPU_H
 #define TT_GPU_H
@@ -41,7 +42,6 @@ struct tt_gpu_range { /* an allocation on a device */
  * The first memory of a device retains the device's context, so call it without the lock. Memory of tt_gpu_alloc costs
  * no call of the driver, the host's memory one with two questions, a device's other memory two. */
 int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out);
-bool tt_gpu_is_there(int device, const void *at, uint64_t buffer); /* the allocation has not been freed */
 
 /* ---- device.c: devices, their health ---- */
 
@@ -76,22 +76,18 @@ int tt_gpu_copy(struct tt_gpu_queue *, void *to, const void *from, size_t n);
  * broken. A look costs a load. Thread safe with one caller a queue at a time. */
 uint64_t tt_gpu_mark(struct tt_gpu_queue *);
 int tt_gpu_reached(struct tt_gpu_queue *, uint64_t mark);
-/* Calls fn(arg) on a thread of the driver once all that was started so far is done. fn may make no call of this room:
- * it wakes a sleeper. */
-int tt_gpu_call(struct tt_gpu_queue *, void (*fn)(void *), void *arg);
 
 /* Fences: a point in a stream of the caller's. */
 struct tt_gpu_fence;
 /* From now on the calling thread's work is in `stream` (a CUstream), on the device of that stream. NULL: in the legacy
- * streams of all devices. -EINVAL: it is a stream of a context that is not primary. The driver follows
- * the pointer, so what is no stream makes the process crash. Not with the lock. */
+ * streams of all devices. -EINVAL: the stream is of a context that is not primary. The driver follows the
+ * pointer, so a pointer to no stream makes the process crash. Call this function without the lock. */
 int tt_gpu_set_stream(void *stream);
 void *tt_gpu_stream(int device); /* of the calling thread; NULL: the legacy stream */
 /* Notes the point that `stream` (a CUstream; NULL: the legacy stream of `device`) has now. -EINVAL: the stream is
  * another device's. -ENOTSUP: the stream is capturing. May create an event, so call it without the lock. */
 int tt_gpu_fence_note(int device, void *stream, struct tt_gpu_fence **out);
 int tt_gpu_fence_passed(struct tt_gpu_fence *);          /* 1, 0, or -errno: the device is broken */
-int tt_gpu_after(struct tt_gpu_queue *, struct tt_gpu_fence *); /* what is started from now on waits for the fence */
 void tt_gpu_fence_free(struct tt_gpu_fence *);           /* at any time; NULL is allowed */
 
 /* ---- slow.c: may synchronise with a device: never with a job's lock ---- */

@@ -40,7 +40,7 @@ struct tt_gpu_device {
 extern struct tt_gpu_device tt_gpu_devices[TT_GPUS];
 int tt_gpu_number(int device);    /* -ENODEV: no such device */
 /* Around calls of the driver: the device's context is the current one, and the thread captures in relaxed mode, so that
- * no call breaks a capture of another thread. 0; or -errno, and nothing has changed. */
+ * no call breaks a capture of another thread. On an error, -errno, both are as before. */
 int tt_gpu_enter(int device, CUstreamCaptureMode *before);
 void tt_gpu_leave(CUstreamCaptureMode before);
 int tt_gpu_any(void);             /* a device that is in use and whole; -1: none is */

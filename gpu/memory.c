@@ -233,16 +233,3 @@ int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out)
 	*out = range;
 	return 0;
 }
-
-bool tt_gpu_is_there(int device, const void *at, uint64_t buffer)
-{
-	struct tt_gpu_map map;
-	struct answer a;
-
-	if (tt_gpu_child || !tt_gpu_here)
-		return false;
-	if (buffer & OURS)
-		return tt_gpu_map_of(at, &map) && map.serial == buffer;
-	return ask(at, &a) == CUDA_SUCCESS && a.type == CU_MEMORYTYPE_DEVICE && (int)a.device == device &&
-	       a.buffer == buffer;
-}

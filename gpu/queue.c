@@ -82,18 +82,6 @@ int tt_gpu_reached(struct tt_gpu_queue *q, uint64_t mark)
 	return q->err ? ask_driver(q) : 0;
 }
 
-int tt_gpu_call(struct tt_gpu_queue *q, void (*fn)(void *), void *arg)
-{
-	CUstreamCaptureMode before;
-	int err = tt_gpu_enter(q->device, &before);
-
-	if (err)
-		return err;
-	err = TT_CU(q->device, cuLaunchHostFunc, q->stream, fn, arg);
-	tt_gpu_leave(before);
-	return err;
-}
-
 /* ---- streams of the program ---- */
 
 void *tt_gpu_stream(int device) { return streams[device]; }
@@ -231,16 +219,4 @@ int tt_gpu_fence_passed(struct tt_gpu_fence *f)
 		return 0;
 	f->passed = result == CUDA_SUCCESS;
 	return f->passed ? 1 : tt_gpu_fail(f->device, result, "cuEventQuery");
-}
-
-int tt_gpu_after(struct tt_gpu_queue *q, struct tt_gpu_fence *f)
-{
-	CUstreamCaptureMode before;
-	int err = f->passed ? 0 : tt_gpu_enter(q->device, &before);
-
-	if (err || f->passed)
-		return err;
-	err = TT_CU(q->device, cuStreamWaitEvent, q->stream, f->event, 0);
-	tt_gpu_leave(before);
-	return err;
 }

@@ -255,7 +255,7 @@ static void compare_bits(void)
 	tt_gpu_queue_close(r.q);
 }
 
-/* ---- order: a fence holds a queue back ---- */
+/* ---- order: a copy starts when a fence has passed ---- */
 
 /* The "program's" stream copies large memory and then a new number behind it; our queue fetches the number. */
 static double stale(struct tt_gpu_queue *program, struct tt_gpu_queue *ours, char *gpu, uint64_t *host, bool fenced)
@@ -269,7 +269,8 @@ static double stale(struct tt_gpu_queue *program, struct tt_gpu_queue *ours, cha
 		check(tt_gpu_copy(program, gpu, host, sizeof *host));
 		if (fenced) {
 			check(tt_gpu_fence_note(0, program->stream, &fence));
-			check(tt_gpu_after(ours, fence));
+			while (!tt_gpu_fence_passed(fence))
+				check(tt_gpu_check(0));
 		}
 		copy(ours, host + 1, gpu, sizeof *host);
 		found += host[1] != n;

@@ -39,6 +39,7 @@ enum { FAKE_CUDA_DEVICES = 2 };
 	X(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t len)) \
 	X(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t len)) \
 	X(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t len)) \
+	X(cuStreamWaitEvent, (CUstream, CUevent, unsigned flags)) \
 	X(cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode)) \
 	X(cuStreamEndCapture, (CUstream, void **graph))
 #define FAKE_CUDA_DECLARE(name, args) CUresult name args;
