@@ -167,7 +167,7 @@ int tt_gossip_await_stream(struct tutti_gossip *g)
 	return err ? err : passed < 0 ? passed : 0;
 }
 
-/* What has been started reads and writes the program's tensors: nothing interrupts this wait. */
+/* The copies and kernels under way read and write the program's tensors: nothing interrupts this wait. */
 static int end_work(struct tutti_gossip *g, int err)
 {
 	struct tt_gossip_device *d = &g->device;

@@ -432,7 +432,7 @@ struct tt_allreduce {
 	const struct tt_algorithm *forced; /* by TUTTI_ALLREDUCE; NULL: auto */
 	int root;                   /* which alone gets the result; -1: all do */
 	struct tt_part *parts;      /* of the vector, or NULL */
-	struct tt_exchange narrow;  /* where the vector is an f32 copy of one of f16 or bf16: that one; else zeroed */
+	struct tt_exchange narrow;  /* the program's vector of f16 or bf16, if `all` works in an f32 copy; else zeroed */
 	char *partial;              /* what this rank has combined on the way to the root, or NULL */
 	union {
 		struct tt_direct direct;

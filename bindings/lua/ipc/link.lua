@@ -25,7 +25,7 @@ local function bury(server, change)
    server.death = ('ipc.server %s: %s'):format(server.where, change.why)
 end
 
--- Takes in who has come and gone since. Who has come waits for clients(n, f), also one that leaves before that.
+-- Reads the changes of the job. A client that has joined waits for clients(n, f), also if it leaves before that call.
 local function look(server)
    for change in function() return server.job:next_change() end do
       if change.what == 'joined' then

@@ -34,8 +34,8 @@ function Wire:close()
    C.close(self.fd)
 end
 
--- In a process that fork has just made: closes all ends but its own one, if it has one. A process that kept an end of
--- another's wire would hide from that one that the other side is closed.
+-- In a process that fork has just made: closes all ends but its own one, if it has one. While this process kept an end
+-- of another process's wire, that process would not see that its other side is closed.
 function wire.close_others(own)
    local others = {}
    for one in pairs(open) do others[#others + 1] = one ~= own and one or nil end

@@ -30,8 +30,9 @@ def of_torch(device: Any, torch: Any) -> None:
 def stream(stream: Any = None) -> None:
     """This thread's work on a GPU is in `stream` from now on: for calls without an argument that names a stream.
 
-    stream: of torch or CuPy, or the address of a cudaStream_t; None: the legacy stream. A torch tensor, and an object
-    with __cuda_array_interface__, name a stream by themselves: the calls that take them go by that one.
+    stream: of torch or CuPy, or the address of a cudaStream_t; None: the legacy stream. A call with a torch
+    tensor works in torch's current stream. A call with another object works in the stream that the object's
+    __cuda_array_interface__ names.
     """
     announce(int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream)) or 0))
 
