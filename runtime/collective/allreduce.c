@@ -74,7 +74,7 @@ static int widen(struct tt_allreduce *a)
 	struct tt_exchange *x = &a->all;
 	struct tt_run r;
 	size_t len = x->count * sizeof(float);
-	char *room = tt_coll_room(&a->coll, len);
+	char *room = a->coll.room = tt_scratch_take_room(&a->coll.job->scratch, len);
 
 	if (!room)
 		return tt_fail(-ENOMEM, "no memory for %zu bytes of partial sums: TUTTI_PARTIALS=short needs none",

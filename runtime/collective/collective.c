@@ -28,7 +28,6 @@ enum {
 	AHEAD_MAX = 4 * IN_FLIGHT_MAX, /* how far another rank may be ahead of this one */
 	TAG_ABORT = 0x7fff0001,
 	TAG_GAVE_UP = 0x7fff0004,
-	ROOM_MAX = 64 << 20,        /* bytes of room that are kept from call to call */
 	TAG_STOP = 0x7fff0003, /* in a recall alone */
 };
 
@@ -133,34 +132,6 @@ static void forget_kept(struct tt_job *job, uint32_t uid, const uint32_t *seq) /
 	}
 }
 
-void *tt_coll_room(struct tt_coll *c, size_t len)
-{
-	struct tt_collectives *all = tt_collectives(c->job);
-
-	c->room_len = len;
-	if (all->room && all->room_len >= len) {
-		c->room = all->room;
-		c->room_len = all->room_len;
-		all->room = NULL;
-		return c->room;
-	}
-	return c->room = tt_scratch_take_lone(&c->job->scratch, len);
-}
-
-/* New pages cost far more than the sums that are made there. */
-static void keep_room(struct tt_coll *c)
-{
-	struct tt_collectives *all = tt_collectives(c->job);
-
-	if (c->room_len <= ROOM_MAX && (!all->room || all->room_len < c->room_len)) {
-		tt_scratch_give_lone(&c->job->scratch, all->room, all->room_len);
-		all->room = c->room;
-		all->room_len = c->room_len;
-	} else {
-		tt_scratch_give_lone(&c->job->scratch, c->room, c->room_len);
-	}
-}
-
 /* Where a call has failed here, its ABORT or the death of a rank says so to the others. */
 static void remember_print(const struct tt_coll *c)
 {
@@ -189,7 +160,7 @@ static void end(struct tt_coll *c)
 	tt_shadow_close(&c->shadow);
 	tt_operation_end(r, c->err);
 	if (c->room)
-		keep_room(c);
+		tt_scratch_give_room(&c->job->scratch, c->room);
 	free(c->notified_by);
 	free(c);
 }
@@ -1068,7 +1039,6 @@ static void close_collectives(struct tt_job *job)
 	struct tt_list *node;
 
 	tt_segment_sweep(job, true);
-	tt_scratch_give_lone(&job->scratch, tt_collectives(job)->room, tt_collectives(job)->room_len);
 	while ((node = tt_list_pop(&tt_collectives(job)->unexpected)))
 		free(tt_container_of(node, struct kept, link));
 }

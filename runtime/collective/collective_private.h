@@ -41,8 +41,6 @@ struct tt_collectives {
 	struct tt_job *job;
 	struct tt_list running, unexpected, segments; /* unexpected: messages that no collective has taken yet */
 	struct tt_timer wake;       /* continues the collectives that wait for another one of this rank */
-	void *room;                 /* the largest room of a call that has ended, for the next one; NULL: none */
-	size_t room_len;
 };
 enum { TT_PRINTS = 64 }; /* a power of two, since the numbers of calls wrap around */
 
@@ -114,8 +112,7 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 	bool may_leave_messages;    /* it may end before all messages for it have been taken */
 	int err, culprit;           /* culprit: the job's rank to name, or -1 */
 	uint32_t *notified_by;      /* notifies that have come, at [2 * seat + lane]; NULL: none are expected */
-	void *room;                 /* scratch memory in which others may put, until the end; NULL: none */
-	size_t room_len;
+	void *room;                 /* of scratch.c, until the end; NULL: none */
 	void *taken;                /* the message that the last take returned, if it is to be freed */
 	struct tt_timer stale;      /* runs while a rank has given up and the reason is not known yet */
 };
@@ -128,7 +125,6 @@ enum {
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
-void *tt_coll_room(struct tt_coll *, size_t len); /* sets its room, once; NULL: no memory. With the lock */
 bool tt_coll_rounds(tutti_type, tutti_rule); /* of f16 or bf16: is it to be made in f32, and rounded once? */
 int tt_coll_check_rule(const char *what, tutti_type, tutti_rule); /* -EINVAL: unknown, or not together */
 static inline bool tt_overlap(const void *a, size_t a_len, const void *b, size_t b_len)
@@ -432,7 +428,7 @@ struct tt_allreduce {
 	const struct tt_algorithm *forced; /* by TUTTI_ALLREDUCE; NULL: auto */
 	int root;                   /* which alone gets the result; -1: all do */
 	struct tt_part *parts;      /* of the vector, or NULL */
-	struct tt_exchange narrow;  /* the program's vector of f16 or bf16, if `all` works in an f32 copy; else zeroed */
+	struct tt_exchange narrow;  /* the program's vector of f16 or bf16, if `all` works in an f32 copy; else zeros */
 	char *partial;              /* what this rank has combined on the way to the root, or NULL */
 	union {
 		struct tt_direct direct;

@@ -58,7 +58,7 @@ static int begin_wide(struct tt_transfers *l, const struct tt_blocks *b, struct 
 	struct tt_coll *c = l->coll;
 	size_t len = b->each / b->width * sizeof(float);
 
-	if (!tt_coll_room(c, len))
+	if (!(c->room = tt_scratch_take_room(&c->job->scratch, len)))
 		return tt_fail(-ENOMEM, "no memory for %zu bytes of partial sums", len);
 	l->wide = c->room;
 	tt_to_f32(l->wide, b->vector.in + mine.at, b->each / b->width, b->type);

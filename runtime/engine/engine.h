@@ -296,6 +296,8 @@ int tt_pin_mem(struct tt_job *, const struct tt_mem *, int remote, struct tt_pin
 void tt_unpin(struct tt_job *, struct tt_pinned *); /* later, without the lock; NULL is allowed */
 int tt_pinned_region(struct tt_pinned *, struct tt_net *, struct tt_region **); /* all of it, for local use */
 
+static inline bool tt_pinned_on_device(const struct tt_pinned *p) { return p && p->mem.gpu >= 0; }
+
 /* NULL: the net does not pin, or nothing is pinned. */
 static inline struct tt_pin *tt_pinned_on(const struct tt_pinned *p, const struct tt_net *net)
 {
@@ -320,13 +322,14 @@ struct tt_scratch { /* zeroed is empty */
 	size_t held[TT_SCRATCH_CLASSES], all; /* bytes in each class, and in all */
 	struct tt_slab *slabs;      /* where an op's memory must be in a region: what all buffers lie in */
 	size_t wanted;              /* bytes of the slab to be made next; 0: none */
+	struct tt_room *rooms;
 };
 void *tt_scratch_take(struct tt_scratch *, size_t bytes); /* page- or line-aligned; NULL: no memory */
 void tt_scratch_give(struct tt_scratch *, void *, size_t bytes); /* bytes as for take; NULL is allowed */
-/* The same of a buffer, of 1 byte or more, that other ranks may write: where nets pin, it is pinned alone, and stays so
- * until the job is left. */
-void *tt_scratch_take_lone(struct tt_scratch *, size_t bytes);
-void tt_scratch_give_lone(struct tt_scratch *, void *, size_t bytes);
+/* The same of a room, a buffer of any size that other ranks may write. Where nets pin, a room is pinned alone, and
+ * stays until the job is left. */
+void *tt_scratch_take_room(struct tt_scratch *, size_t bytes);
+void tt_scratch_give_room(struct tt_scratch *, void *);
 struct tt_pinned *tt_scratch_pinned(const struct tt_scratch *, const void *); /* that holds the byte; NULL */
 void tt_scratch_fill(struct tt_job *);  /* makes what is wanted. Releases the lock meanwhile */
 void tt_scratch_free(struct tt_scratch *);

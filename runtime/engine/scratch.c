@@ -16,13 +16,21 @@ enum {
 	CLASS_MAX = HELD_MAX / 2,         /* so that messages leave room for collectives */
 	SLAB = 2 << 20,
 	SLOTS = SLAB / 4,                 /* longer buffers are slabs by themselves */
+	ROOM_MAX = TT_ASAN ? 0 : 64 << 20, /* of a room that is kept */
 };
 
 struct tt_slab {
 	struct tt_slab *next;
 	struct tt_pinned *pinned;
 	size_t used;
-	bool lone;          /* one buffer that other ranks may write; used 0: it is free */
+};
+
+struct tt_room {
+	struct tt_room *next;
+	void *at;
+	size_t len;
+	struct tt_pinned *pinned;   /* alone, for others to write; NULL: no net pins */
+	bool used;
 };
 
 static void *new_bytes(size_t bytes)
@@ -35,12 +43,12 @@ static void *new_bytes(size_t bytes)
 /* ---- slabs ---- */
 
 /* With the lock or without it. */
-static struct tt_slab *make_slab(struct tt_job *job, size_t bytes, bool remote)
+static struct tt_slab *make_slab(struct tt_job *job, size_t bytes)
 {
 	struct tt_slab *b = calloc(1, sizeof *b);
 	struct tt_mem mem = { .base = b ? new_bytes(bytes) : NULL, .len = bytes, .gpu = -1, .fd = -1 };
 
-	if (mem.base && !tt_pin_mem(job, &mem, remote, &b->pinned))
+	if (mem.base && !tt_pin_mem(job, &mem, bytes < SLAB, &b->pinned))
 		return b;
 	free(mem.base);
 	free(b);
@@ -79,10 +87,10 @@ static void *cut(struct tt_scratch *s, size_t bytes)
 {
 	struct tt_slab *b = bytes < SLOTS ? s->slabs : NULL;
 
-	while (b && (b->lone || place_in(b, bytes) + bytes > b->pinned->mem.len))
+	while (b && place_in(b, bytes) + bytes > b->pinned->mem.len)
 		b = b->next;
 	if (!b)
-		add_slab(s, b = make_slab(job_of(s), bytes < SLOTS ? SLAB : bytes, bytes >= SLOTS));
+		add_slab(s, b = make_slab(job_of(s), bytes < SLOTS ? SLAB : bytes));
 	if (!b)
 		return NULL;
 	size_t at = place_in(b, bytes);
@@ -97,6 +105,9 @@ struct tt_pinned *tt_scratch_pinned(const struct tt_scratch *s, const void *at)
 	for (const struct tt_slab *b = s->slabs; b; b = b->next)
 		if (tt_pinned_holds(b->pinned, at, 1))
 			return b->pinned;
+	for (const struct tt_room *r = s->rooms; r; r = r->next)
+		if (r->pinned && tt_pinned_holds(r->pinned, at, 1))
+			return r->pinned;
 	return NULL;
 }
 
@@ -171,56 +182,78 @@ void tt_scratch_give(struct tt_scratch *s, void *p, size_t bytes)
 		poison(p, bytes_of(i), true);
 }
 
-/* ---- buffers that other ranks may write ---- */
+/* ---- rooms: buffers that other ranks may write ---- */
 
-static struct tt_slab *find_lone(const struct tt_scratch *s, size_t bytes)
+static struct tt_room *find_room(const struct tt_scratch *s, size_t bytes)
 {
-	struct tt_slab *least = NULL;
+	struct tt_room *least = NULL;
 
-	for (struct tt_slab *b = s->slabs; b; b = b->next)
-		if (b->lone && !b->used && b->pinned->mem.len >= bytes &&
-		    (!least || b->pinned->mem.len < least->pinned->mem.len))
-			least = b;
+	for (struct tt_room *r = s->rooms; r; r = r->next)
+		if (!r->used && r->len >= bytes && (!least || r->len < least->len))
+			least = r;
 	return least;
 }
 
-static struct tt_slab *make_lone(struct tt_scratch *s, size_t bytes)
+/* Pinned ones stay, so they have powers of two: all together are twice the largest, at most. */
+static struct tt_room *make_room(struct tt_scratch *s, size_t bytes)
 {
-	size_t room = SLOTS; /* powers of two: all that were ever made are twice the largest, at most */
-	struct tt_slab *b, **end = &s->slabs;
+	struct tt_room *r = calloc(1, sizeof *r);
+	bool pin = is_cut(s);
 
-	while (room < bytes)
-		room *= 2;
-	if (!(b = make_slab(job_of(s), room, true)))
+	if (!r)
 		return NULL;
-	b->lone = true;
-	while (*end)
-		end = &(*end)->next;
-	*end = b;
-	return b;
-}
-
-void *tt_scratch_take_lone(struct tt_scratch *s, size_t bytes)
-{
-	struct tt_slab *b;
-
-	if (!is_cut(s))
-		return tt_scratch_take(s, bytes);
-	if (!(b = find_lone(s, bytes)) && !(b = make_lone(s, bytes)))
+	for (r->len = pin ? PAGE : bytes; r->len < bytes; r->len *= 2)
+		;
+	struct tt_mem mem = { .base = r->at = new_bytes(r->len), .len = r->len, .gpu = -1, .fd = -1 };
+	if (!r->at || (pin && tt_pin_mem(job_of(s), &mem, 1, &r->pinned))) {
+		free(r->at);
+		free(r);
 		return NULL;
-	b->used = bytes;
-	return b->pinned->mem.base;
-}
-
-void tt_scratch_give_lone(struct tt_scratch *s, void *p, size_t bytes)
-{
-	if (!is_cut(s)) {
-		tt_scratch_give(s, p, bytes);
-		return;
 	}
-	for (struct tt_slab *b = s->slabs; b; b = b->next)
-		if (b->lone && b->pinned->mem.base == p)
-			b->used = 0;
+	r->next = s->rooms;
+	s->rooms = r;
+	return r;
+}
+
+void *tt_scratch_take_room(struct tt_scratch *s, size_t bytes)
+{
+	struct tt_room *r = find_room(s, bytes);
+
+	if (!r && !(r = make_room(s, bytes)))
+		return NULL;
+	r->used = true;
+	return r->at;
+}
+
+static void free_room(struct tt_room **at)
+{
+	struct tt_room *r = *at;
+
+	*at = r->next;
+	free(r->at);
+	free(r->pinned);
+	free(r);
+}
+
+/* Of those that are not pinned, the largest one is kept for the next call: new pages cost far more than the sums that
+ * are made there. */
+void tt_scratch_give_room(struct tt_scratch *s, void *p)
+{
+	struct tt_room **at = &s->rooms, **kept = NULL;
+
+	for (struct tt_room **r = &s->rooms; *r; r = &(*r)->next) {
+		if ((*r)->at == p)
+			at = r;
+		else if (!(*r)->used && !(*r)->pinned)
+			kept = r;
+	}
+	(*at)->used = false;
+	if ((*at)->pinned)
+		return;
+	if ((*at)->len > ROOM_MAX || (kept && (*kept)->len >= (*at)->len))
+		free_room(at);
+	else if (kept)
+		free_room(kept);
 }
 
 void tt_scratch_fill(struct tt_job *job)
@@ -233,7 +266,7 @@ void tt_scratch_fill(struct tt_job *job)
 		return;
 	s->wanted = 0;
 	tt_ticket_lock_release(&job->engine.lock);
-	b = make_slab(job, bytes, bytes < SLAB);
+	b = make_slab(job, bytes);
 	tt_ticket_lock_take(&job->engine.lock);
 	add_slab(s, b);
 	if (b && bytes < SLAB) {
@@ -263,5 +296,7 @@ void tt_scratch_free(struct tt_scratch *s)
 			free(p);
 		}
 	free_slabs(s);
+	while (s->rooms)
+		free_room(&s->rooms);
 	*s = (struct tt_scratch){ 0 };
 }

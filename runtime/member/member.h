@@ -226,7 +226,7 @@ void tt_post_to_net(struct tt_member *, struct tt_post *);       /* an op that i
 /* Does a device's memory stand at this end of the op? */
 static inline bool tt_post_is_device(const struct tt_post *p)
 {
-	return p->pinned && p->pinned->mem.gpu >= 0 && tt_pinned_holds(p->pinned, p->op.local, p->op.len);
+	return tt_pinned_on_device(p->pinned) && tt_pinned_holds(p->pinned, p->op.local, p->op.len);
 }
 /* A key of memory that no net can reach: only the room runtime/device/ of its owner knows it. */
 static inline bool tt_key_is_staged(const struct tt_key *key) { return key->raw[sizeof key->raw - 1]; }

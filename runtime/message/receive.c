@@ -284,12 +284,10 @@ static void fetch_offer(struct receive *r, struct tt_msg_kept *k)
 	tt_post(k->from->member, &r->get);
 }
 
-static bool is_on_device(const struct tt_pinned *p) { return p && p->mem.gpu >= 0; }
-
 /* The bytes are here, and the receive's memory is a device's, or that of this rank's own send is. */
 static void land(struct receive *r, struct tt_msg_kept *k)
 {
-	struct tt_device_end to = { r->memory, is_on_device(r->pinned) ? r->pinned : NULL };
+	struct tt_device_end to = { r->memory, tt_pinned_on_device(r->pinned) ? r->pinned : NULL };
 	struct tt_device_end from = { k->own ? (char *)(uintptr_t)k->memory : k->bytes, k->pinned };
 
 	unlink_message(k);
@@ -312,7 +310,7 @@ static void receive_kept(struct receive *r, struct tt_msg_kept *k)
 		fetch_offer(r, k);
 		return;
 	}
-	if (len && (k->pinned || is_on_device(r->pinned))) {
+	if (len && (k->pinned || tt_pinned_on_device(r->pinned))) {
 		land(r, k);
 		return;
 	}
@@ -397,7 +395,7 @@ void tt_msg_take_send(struct tt_member *from, struct tt_pack *p)
 	if (p->bad || !peer)
 		return;
 	r = open && !h.early ? find_receive(from->job, h.group, (int)h.tag, from, len) : NULL;
-	if (open && (!r || is_on_device(r->pinned))) {
+	if (open && (!r || tt_pinned_on_device(r->pinned))) {
 		k = new_kept(peer, h.group, (int)h.tag, len, len);
 		if (k)
 			memcpy(k->bytes, p->at, len);
@@ -479,7 +477,7 @@ int tt_msg_deliver_own(struct tutti *g, int tag, const void *memory, size_t len,
 	struct tt_msg_peer *self = tt_msg_peer(tt_member(job, job->rank));
 	bool small = len <= TT_MSG_SHORT && self && self->kept + tt_msg_cost(len) <= TT_MSG_CREDIT_ALL;
 	struct receive *r = self ? find_receive(job, tt_msg_group(g), tag, self->member, len) : NULL;
-	bool device = pinned || (r && is_on_device(r->pinned)), copied = small && !device;
+	bool device = pinned || (r && tt_pinned_on_device(r->pinned)), copied = small && !device;
 	struct tt_msg_kept *k;
 
 	if (r && !device) {

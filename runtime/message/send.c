@@ -78,11 +78,9 @@ static void put_head(struct tt_pack *p, uint8_t type, uint16_t slot, uint32_t gr
 	tt_put32(p, (uint32_t)tag);
 }
 
-static bool is_on_device(const struct tt_pinned *p) { return p && p->mem.gpu >= 0; }
-
 static bool has_credit(const struct tt_msg_peer *p, size_t len, const struct tt_pinned *memory)
 {
-	return !is_on_device(memory) && len <= TT_MSG_SHORT && p->used + tt_msg_cost(len) <= TT_MSG_CREDIT_ALL;
+	return !tt_pinned_on_device(memory) && len <= TT_MSG_SHORT && p->used + tt_msg_cost(len) <= TT_MSG_CREDIT_ALL;
 }
 
 static void send_short(struct tt_msg_peer *to, uint16_t slot, uint32_t group, int tag, const void *memory, size_t len)
@@ -105,7 +103,7 @@ static int lend_memory(struct send *s)
 
 	if (err)
 		return err;
-	if (net->transport->pin || is_on_device(s->pinned))
+	if (net->transport->pin || tt_pinned_on_device(s->pinned))
 		mem = s->pinned->mem;
 	if ((err = tt_device_reg(net, &mem, s->pinned, true, &s->region)))
 		return err;

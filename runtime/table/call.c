@@ -866,11 +866,9 @@ static void begin_calls(struct tutti_table *t)
 
 static void withdraw(struct tt_table_call *c, int err)
 {
-	struct tutti_table *t = c->table;
-
 	if (err == -ETIMEDOUT)
-		c->request->why = tt_text_keep(t->job, "given up: the stream of a thread that pushes a GPU's memory "
-		                                       "has not come to that push");
+		tt_operation_word(c->request, "given up: the stream of a thread that pushes a GPU's memory has not "
+		                              "come to that push");
 	if (c->shadow[0].moving)
 		tt_shadow_give_up(&c->shadow[0], err);
 	else

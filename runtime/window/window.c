@@ -404,7 +404,7 @@ static int choose_index(struct tt_job *job, uint32_t *index)
 	return tt_fail(-EMFILE, "%d windows are open: close some", TT_WINDOWS - 1);
 }
 
-static bool is_on_device(const struct tutti_window *w) { return w->pinned && w->pinned->mem.gpu >= 0; }
+static bool is_on_device(const struct tutti_window *w) { return tt_pinned_on_device(w->pinned); }
 
 static int register_everywhere(struct tutti_window *w)
 {
@@ -583,7 +583,7 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		free(epochs);
 		return err;
 	}
-	if (pinned && pinned->mem.gpu >= 0 && !pinned->range.ours)
+	if (tt_pinned_on_device(pinned) && !pinned->range.ours)
 		err = tt_fail(-ENOTSUP, "window \"%s\": its memory of GPU %d is not tutti_alloc's, and other ranks "
 		              "cannot map it: allocate it with tutti_alloc(job, bytes, %d, &memory)", name ? name : "",
 		              pinned->mem.gpu, pinned->mem.gpu);

@@ -135,7 +135,7 @@ static inline void run_everywhere(int size, int timeout_ms, void (*program)(tutt
 	struct ranks run = { .size = size, .wire = "sim", .timeout_ms = timeout_ms, .program = program };
 
 	fake_cuda_thread(false);
-	for (run.seed = 0; run.seed < all_or(6, 2); run.seed++) {
+	for (run.seed = 0; run.seed < (uint64_t)all_or(6, 2); run.seed++) {
 		fake_cuda_seed(run.seed);
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 	}
