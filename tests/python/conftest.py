@@ -51,6 +51,11 @@ def free_address():
             return "127.0.0.1:%d" % port
 
 
+def all_or(everything, part):
+    """Returns `everything` with TEST_FULL=yes, else `part`: as all_or() of tests/harness/amount.h."""
+    return everything if os.environ.get("TEST_FULL") == "yes" else part
+
+
 def clean_environment(**more):
     """Returns this process's environment without what launchers set, and with `more`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}

@@ -19,7 +19,7 @@ import time
 import pytest
 import tutti
 
-from conftest import clean_environment, free_address, kill
+from conftest import all_or, clean_environment, free_address, kill
 
 dpwa = pytest.importorskip("dpwa", reason="PYTHONPATH lacks bindings/python/compat/src")
 HERE = pathlib.Path(__file__).parent
@@ -475,8 +475,8 @@ def test_last_peer_closes(tmp_path, lists):
 
 
 def test_crowd(cluster, tmp_path):
-    """Forty nodes in any order: each reads the blobs of others, and is read."""
-    names = ["n%d" % i for i in range(40)]
+    """Many nodes in any order: each reads the blobs of others, and is read."""
+    names = ["n%d" % i for i in range(all_or(40, 17))]
     config = write_config(tmp_path / "c", free_ports(*names), timeout_ms=1000)
     random.Random().shuffle(names)
     for name in names:

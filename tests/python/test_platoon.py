@@ -17,7 +17,7 @@ import time
 import numpy as np
 import pytest
 
-from conftest import clean_environment, free_address
+from conftest import all_or, clean_environment, free_address
 
 pytest.importorskip("platoon", reason="PYTHONPATH lacks bindings/python/compat/src")
 HERE = pathlib.Path(__file__).parent
@@ -662,8 +662,9 @@ def one_of_many():
 
 
 def test_many_workers_by_hand(start):
-    """40 workers, the first of them before the controller, come in random order within 5 s."""
-    n, delays = 40, [0.03 * i for i in range(40)]
+    """Many workers, the first of them before the controller, come in random order within 5 s."""
+    n = all_or(40, 17)
+    delays = [0.03 * i for i in range(n)]
     random.Random(5).shuffle(delays)
     began = time.monotonic()
     workers = [start(one_of_many, delay) for delay in delays[:5]]
