@@ -1,7 +1,7 @@
 """Peers' models as objects of bytes, which the library writes without a further copy.
 
-New memory is as slow as the copy itself: the kernel clears it. So large blobs that the program has dropped are written
-again. Nobody can tell: a blob that something still refers to, or whose hash Python has kept, is not used again.
+New memory costs as much time as the copy itself, because the kernel clears it. So this module writes large blobs that
+the program has dropped again. A blob that something still refers to, or whose hash Python has kept, is not used again.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _count(blobs: List[bytes], i: int) -> int:
 
 
 def _can_tell() -> bool:
-    """Whether this Python counts references and keeps hashes as it is thought here."""
+    """Whether this Python counts references and keeps hashes as this module expects."""
     blobs = [_new(100)]
     before, alone, held = _hash_of(blobs[0]), _count(blobs, 0), blobs[0]
     counts = getattr(sys, "_is_gil_enabled", lambda: True)() and alone == _ALONE and _count(blobs, 0) == _ALONE + 1

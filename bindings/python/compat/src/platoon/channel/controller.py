@@ -89,7 +89,7 @@ class Controller:
         try:
             os.makedirs(logs or ".", exist_ok=True)
             for device in self._devices:
-                with self._signals_later():  # else nobody knows the process, and it goes on
+                with self._signals_later():  # else a signal would leave a process that nobody knows
                     process = launch_process(logs, experiment, args, device)
                     self._workers[process.pid] = process
         except OSError as e:
@@ -334,7 +334,7 @@ class Controller:
         if self._later is not None:
             self._later.append(signum)
             return
-        self._drain = 0.0  # who sends a signal waits for no batches
+        self._drain = 0.0  # after a signal, the end does not wait for batches
         print("Signal %d ends this controller." % signum, file=sys.stderr)
         if os.getpid() == self._pid:
             self._kill_workers()
