@@ -7,8 +7,8 @@
  * with a sentence; -EIO: the device is broken until this process ends.
  *
  * Order. A queue does its work in the order in which the work was started. Between two queues the caller makes the
- * order: it starts the second copy when the mark of the first one is reached. Between a stream of the program and a queue
- * it starts the copy when a fence in the stream has passed.
+ * order: it starts the second copy when the mark of the first one is reached. Between a stream of the program and a
+ * queue it starts the copy when a fence in the stream has passed.
  */
 #ifndef TT_GPU_H
 #define TT_GPU_H

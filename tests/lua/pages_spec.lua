@@ -40,20 +40,13 @@ local function run(n, text)
    return output[1], output[2]
 end
 
-local function read(path)
-   local file = assert(io.open(path))
-   local text = file:read('*a')
-   file:close()
-   return text
-end
-
 describe('our own program', function()
    local folder = os.getenv('SOURCE') .. '/examples/lua/'
    for name, said in pairs({ ['multiverso.lua'] = 'model of 3 workers: 3%.00',
                              ['strategies.lua'] = 'mean of all workers: 1%.00',
                              ['distlearn.lua'] = 'SGD ends at 2%.28' }) do
       it(name .. ' runs with local functions', function()
-         for _, output in ipairs({ run(3, read(folder .. name)) }) do assert.truthy(output:find(said), output) end
+         for _, output in ipairs({ run(3, ranks.read(folder .. name)) }) do assert.truthy(output:find(said), output) end
       end)
    end
 end)
@@ -66,7 +59,7 @@ if not pages then return end
 -- The blocks of code: between fences; in a page without fences a block begins with a line of code or a comment of Lua,
 -- and ends with an empty line.
 local function blocks_of(page)
-   local text = read(io.popen(('ls %s/%s*'):format(pages, page)):read('*l')) .. '\n\n'
+   local text = ranks.read(io.popen(('ls %s/%s*'):format(pages, page)):read('*l')) .. '\n\n'
    local blocks = {}
    for block in text:gmatch('```lua\n(.-)```') do blocks[#blocks + 1] = block end
    if #blocks > 0 then return blocks end

@@ -8,7 +8,7 @@ local function write(path, text)
    f:close()
 end
 
-local function read(path)
+function ranks.read(path)
    local f = assert(io.open(path))
    local text = f:read('*a')
    f:close()
@@ -21,7 +21,7 @@ function ranks.shell(line)
    local output = ('%s/output%d'):format(scratch, ranks.count)
    local status = os.execute(('{ %s\n} > %s 2>&1 < /dev/null'):format(line, output))
    if status == true then status = 0 end
-   return status >= 256 and status / 256 or status, read(output)
+   return status >= 256 and status / 256 or status, ranks.read(output)
 end
 
 local HEAD = "local tutti = require 'tutti'\nlocal T = tutti.tensor\nlocal job = tutti.init()\n"
