@@ -20,7 +20,7 @@ local function retire(server, rank)
    server.left[#server.left + 1] = remove(server.peers, rank)
 end
 
-local function bury(server, change)
+local function note_death(server, change)
    if not remove(server.peers, change.rank) then remove(server.waiting, change.rank) end
    server.death = ('ipc.server %s: %s'):format(server.where, change.why)
 end
@@ -33,13 +33,13 @@ local function look(server)
       elseif change.what == 'left' then
          retire(server, change.rank)
       else
-         bury(server, change)
+         note_death(server, change)
       end
    end
 end
 
 -- Raises, once, that a client went down.
-local function mourn(server)
+local function raise_death(server)
    look(server)
    local death = server.death
    server.death = nil
@@ -73,7 +73,7 @@ local function await(server, n)
          error(sentence:format(server.where, #server.peers, n, posix.SECONDS), 0)
       end
       if server.waiting[1] then accept(server) else posix.readable(server.news, 100) end
-      mourn(server)
+      raise_death(server)
    end
 end
 
@@ -115,7 +115,7 @@ local EIGHT = require('ffi').new('char[8]')
 
 -- Waits until a started operation may have ended, or a client comes or goes.
 function link.await_news(server)
-   mourn(server)
+   raise_death(server)
    local events = server.job:event_fd()
    if posix.ready({ events, server.news }, 100)[1] == 1 then posix.C.read(events, EIGHT, 8) end
 end
@@ -126,7 +126,7 @@ function Server:recvAny(tag)
       look(self)
       local peer = speaker(self, self.left, tag) or speaker(self, self.peers, tag)
       if peer then return peers.receive(peer), peer end
-      mourn(self)
+      raise_death(self)
       if #tagged(self.peers, tag) == 0 and #tagged(self.left, tag) == 0 then
          error('recvAny: no client ' .. (tag ~= nil and 'with the tag ' .. tostring(tag) .. ' ' or '')
                .. 'is there: clients(n, f) waits for clients', 0)
