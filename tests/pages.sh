@@ -41,6 +41,18 @@ for page in "$source"/docs/*.[135]; do
 	[ ! -s said ] || fail "groff warns of $page: $(cat said)"
 done
 
+# Each member of a struct, each constant of an enum, and each setting stands in a man page.
+sed 's/\\f.//g; s/\\%//g' "$source"/docs/*.[135] > manual
+tr '\n' ' ' < "$source/runtime/tutti.h" | sed 's|/\*|\n&|g' | sed 's|^/\*.*\*/||' | tr -d '\n' > bare
+grep -oE '(struct|enum) \w* *\{[^}]*\}' bare | sed 's/[^{]*{//' | tr ',;{}' '\n\n\n\n' |
+	sed -e 's/\[[^]]*\]//g' -e 's/(\*\(\w*\)).*/ \1/' -e 's/=.*//' |
+	sed -n 's/^.*[ *]\([A-Za-z_]\w*\) *$/\1/p' | grep -vxE 'reserved|opaque' | sort -u > parts
+[ "$(wc -l < parts)" -gt 150 ] || fail "of tutti.h only $(wc -l < parts) members and constants were found"
+sed -n 's/^TT_SETTING([A-Z_]*, "\(TUTTI_[A-Z_]*\)".*/\1/p' "$source/runtime/base/settings.def" >> parts
+for part in $(cat parts); do
+	grep -qw -e "$part" manual || fail "no man page has $part of tutti.h or settings.def"
+done
+
 # docs/rdma.md has each failure of verbs_failure.c, word for word, and no other.
 tr '\n\t' '  ' < "$source/transport/verbs/verbs_failure.c" | sed 's/" *"//g' |
 	grep -oE '\[(IBV|RDMA_CM|IB_CM)_[A-Z_]*\] = \{[^}]*\}' |
