@@ -134,6 +134,17 @@ if [ -e "$libdir/libtutti.so" ]; then
 	echo "exported: $(wc -l < "$work/names") names"
 fi
 
+# The lines of examples/README.md build the examples that were installed.
+if [ "${TEST_FULL:-no}" = yes ]; then
+	cp -r "$(dirname "$(find "$dest" -name fashion.c)")" "$work/examples"
+	sed -n 's/^\$ \(cc .*tutti).*\)/\1/p' "$work/examples/README.md" | sed 's/ && .*//' > "$work/lines"
+	[ "$(wc -l < "$work/lines")" -eq 3 ] || fail "examples/README.md has $(wc -l < "$work/lines") lines with cc, not 3"
+	while read -r line; do
+		(cd "$work/examples" && eval "$line") > "$work/compile.log" 2>&1 ||
+			fail "examples/README.md: $line: $(cat "$work/compile.log")"
+	done < "$work/lines"
+fi
+
 # Multiverso's C functions: a program from C and C++, and the exported names are those of the header.
 cat > "$work/user.c" << 'end'
 #include <multiverso/c_api.h>
