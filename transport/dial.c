@@ -77,6 +77,15 @@ static void prepare_socket(const struct tt_door *door, int fd, int addresses)
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms); /* it bounds a connect, too */
 }
 
+/* The kernel may give this socket the port at which another rank will listen: to connect to that port while nobody
+ * listens there may even connect the socket to itself. Others can listen there all the same, also in TIME_WAIT. */
+static void spare_port(int fd)
+{
+	int on = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+}
+
 static int count(const struct addrinfo *a)
 {
 	int n = 0;
@@ -129,6 +138,7 @@ static int try_next(struct tt_dial *d, int err)
 		close_socket(d);
 		d->fd = tt_fork_socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK);
 		if (d->fd >= 0) {
+			spare_port(d->fd);
 			prepare_socket(d->shake->door, d->fd, count(d->addresses));
 			if (!connect(d->fd, a->ai_addr, a->ai_addrlen) || errno == EINPROGRESS || errno == EINTR) {
 				tt_dial_watch(d, EPOLLOUT);
@@ -162,8 +172,8 @@ static int dial(struct tt_dial *d, struct addrinfo *found)
 		               d->shake->peer->addr);
 	int err = try_next(d, EHOSTUNREACH);
 	if (err == -EMFILE || err == -ENFILE)
-		return tt_fail(-EMFILE, "no file is left for a connection to %s: raise the limit with ulimit -n",
-		               d->shake->peer->addr);
+		return tt_fail(-EMFILE, "no file is left for a connection to %s: %s%s", d->shake->peer->addr,
+		               strerror(-err), tt_files_hint(-err));
 	if (err)
 		fail(d, -err);
 	return 0;
@@ -182,10 +192,11 @@ static int look_up(struct tt_dial *d, const char *addr)
 int tt_dial_begin(struct tt_dial *d, const char *addr)
 {
 	struct tt_peer *peer = d->shake->peer;
-	const char *address = tt_resolve_after_scheme(peer->net, addr);
 	struct addrinfo *found;
-	int err = tt_resolve(address, AI_NUMERICHOST, &found);
+	char address[96];
 
+	tt_resolve_rezone(peer->net->addr, tt_resolve_after_scheme(peer->net, addr), address);
+	int err = tt_resolve(address, AI_NUMERICHOST, &found);
 	if (err && err != -EHOSTUNREACH)
 		return err;
 	snprintf(peer->addr, sizeof peer->addr, "%s", address);

@@ -68,6 +68,9 @@ unsigned tt_resolve_port(const union tt_socket_address *);
 void tt_resolve_unmap(union tt_socket_address *); /* makes IPv4 of IPv4 in IPv6, which a dual-stack socket says */
 bool tt_resolve_is_loopback(const union tt_socket_address *);
 void tt_resolve_name(const union tt_socket_address *, char *text, size_t size); /* HOST:PORT, in numbers */
+/* Each host has names of its own for its interfaces: in [fe80::7%eth0]:4000 replaces the interface by that of this
+ * host's `own` address, if `own` has one. */
+void tt_resolve_rezone(const char *own, const char *address, char text[96]);
 const char *tt_resolve_after_scheme(const struct tt_net *, const char *text); /* its HOST:PORT */
 /* HOST:PORT; flags as for getaddrinfo. A name waits for the name server, 10 s at most, unless AI_NUMERICHOST is among
  * them; not with the lock. -EINVAL: no address. -EHOSTUNREACH: no such host, or a name with AI_NUMERICHOST. -EAGAIN: no

@@ -145,7 +145,7 @@ void tt_door_accept(struct tt_door *d)
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 			tt_log(TT_WARN, "cannot accept a connection on %s: %s%s", d->net->addr, strerror(errno),
-			       errno == EMFILE ? " (ulimit -n)" : "");
+			       tt_files_hint(errno));
 			pause_accepting(d, tt_now() + PAUSE);
 		}
 		if (errno != EINTR && errno != ECONNABORTED)
@@ -338,7 +338,7 @@ static bool end_unknown(struct tt_shake *h, int err)
 		return end_closed(h);
 	if (err != -ENOENT)
 		snprintf(why, sizeof why, "this process cannot ask the kernel for the user at the other end: %s%s",
-		         strerror(-err), err == -EMFILE ? " (ulimit -n)" : "");
+		         strerror(-err), tt_files_hint(-err));
 	return tt_shake_give_up(h, -EHOSTUNREACH, why);
 }
 

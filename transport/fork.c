@@ -46,7 +46,7 @@ static void note(int fd, bool held)
 int tt_fork_socket(int family, int type)
 {
 	lock();
-	int fd = socket(family, type | SOCK_CLOEXEC, 0);
+	int fd = tt_high_file(socket(family, type | SOCK_CLOEXEC, 0));
 	note(fd, true);
 	unlock();
 	return fd;
@@ -55,7 +55,7 @@ int tt_fork_socket(int family, int type)
 int tt_fork_accept(int listener, struct sockaddr *from, socklen_t *size)
 {
 	lock();
-	int fd = accept4(listener, from, size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	int fd = tt_high_file(accept4(listener, from, size, SOCK_NONBLOCK | SOCK_CLOEXEC));
 	note(fd, true);
 	unlock();
 	return fd;

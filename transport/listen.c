@@ -120,6 +120,7 @@ static int find_iface(const char *iface, union tt_socket_address *out)
 	memset(out, 0, sizeof *out);
 	if (!getaddrinfo(iface, NULL, &hints, &found)) {
 		tt_resolve_copy(out, found->ai_addr);
+		tt_resolve_unmap(out);
 		freeaddrinfo(found);
 		return 0;
 	}
@@ -150,7 +151,7 @@ static void set_wildcard(union tt_socket_address *a)
 /* Binds and listens. On error it returns -errno without a sentence: a busy port may be no error. */
 static int listen_at(const union tt_socket_address *a)
 {
-	int fd = socket(a->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, off = 0;
+	int fd = tt_high_file(socket(a->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)), on = 1, off = 0;
 
 	if (fd < 0)
 		return -errno;
@@ -240,6 +241,7 @@ static int parse_listen(const struct tt_net *net, const struct tt_net_config *c,
 	if (err)
 		return err == -EAGAIN ? -EHOSTUNREACH : err;
 	tt_resolve_copy(a, found->ai_addr);
+	tt_resolve_unmap(a); /* a socket of IPv6 alone cannot listen at [::ffff:10.0.0.7] */
 	any |= means_host(text, found);
 	freeaddrinfo(found);
 	if (any && c->secret) {

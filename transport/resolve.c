@@ -6,6 +6,7 @@
  */
 #include "transport/dial.h"
 #include <fcntl.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
@@ -66,6 +67,16 @@ void tt_resolve_name(const union tt_socket_address *from, char *text, size_t siz
 	snprintf(text, size, a.any.sa_family == AF_INET6 ? "[%.70s]:%u" : "%.70s:%u", host, tt_resolve_port(&a));
 }
 
+void tt_resolve_rezone(const char *own, const char *address, char text[96])
+{
+	const char *zone = strchr(address, '%'), *end = zone ? strchr(zone, ']') : NULL, *mine = strchr(own, '%');
+
+	if (end && mine)
+		snprintf(text, 96, "%.*s%.*s%s", (int)(zone - address), address, (int)strcspn(mine, "]"), mine, end);
+	else
+		snprintf(text, 96, "%s", address);
+}
+
 /* Names of hosts */
 
 struct tt_lookup {
@@ -96,6 +107,10 @@ static int resolve(const char *address, int flags, struct addrinfo **out)
 		return tt_fail(-EINVAL, "'%s' names no host: write HOST:PORT", address);
 	if (!(err = getaddrinfo(*host ? host : NULL, port, &hints, out)))
 		return 0;
+	const char *zone = strchr(host, '%');
+	if (zone && !if_nametoindex(zone + 1))
+		return tt_fail(-EINVAL, "'%s': this host has no interface %s, which must be one of this host's own",
+		               address, zone + 1);
 	return tt_fail(err == EAI_AGAIN ? -EAGAIN : -EHOSTUNREACH, "cannot resolve the host of '%s': %s", address,
 	               gai_strerror(err));
 }
@@ -126,19 +141,20 @@ static void look_up(void *arg)
 static int begin(const char *text, struct tt_lookup **out, int *fd)
 {
 	struct tt_lookup *l = calloc(1, sizeof *l);
-	int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), err;
+	int event = tt_eventfd("a look-up"), err = event;
 
 	if (!l) {
 		close(event);
 		return tt_fail(-ENOMEM, "no memory to look up %s", text);
 	}
 	snprintf(l->address, sizeof l->address, "%s", text);
-	l->end = event < 0 ? -1 : fcntl(event, F_DUPFD_CLOEXEC, 0); /* the thread's own: it may outlive the peer */
-	if (l->end < 0)
-		err = tt_fail(-EMFILE, "no file is left to look up %s: raise the limit with ulimit -n", text);
-	else
+	l->end = event < 0 ? -1 : fcntl(event, F_DUPFD_CLOEXEC, 3); /* the thread's own: it may outlive the peer */
+	if (event >= 0 && l->end < 0)
+		err = tt_fail(-errno, "no file is left to look up %s: %s%s", text, strerror(errno),
+		              tt_files_hint(errno));
+	else if (event >= 0)
 		err = tt_spawn(look_up, l, &l->thread);
-	if (err) {
+	if (err < 0) {
 		close(event);
 		close(l->end);
 		free(l);

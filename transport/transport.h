@@ -227,6 +227,9 @@ struct tt_transport {
 	/* Tells the target of `value` now, as a NOTIFY behind all that was posted does; for bytes that were stored
 	 * through map(). Returns 0 if it did not: post a NOTIFY. */
 	int (*notify)(struct tt_peer *, uint32_t value);
+	/* True, and what is known, for a sentence: the peer's host has acknowledged nothing for seconds, though it was
+	 * asked again and again. NULL: the transport does not know */
+	bool (*stalls)(struct tt_peer *, char *text, size_t size);
 	int (*progress)(struct tt_net *); /* returns the number of events that it handled. -errno: the net is lost */
 	int (*arm)(struct tt_net *);      /* 0: the caller may sleep on fd. 1: call progress() again */
 };

@@ -3,6 +3,7 @@
 #define TT_BASE_H
 #include "tutti.h"
 #include <errno.h>
+#include <locale.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -127,6 +128,10 @@ void tt_remember(const char *sentence); /* stores a sentence that another thread
 const char *tt_why(void);               /* this thread's last sentence; "": none */
 /* For a function without a result, which leaves the caller's sentence as it was: tt_remember(last.text) at its end. */
 struct tt_sentence tt_last_sentence(void);
+void tt_make_plain(char *text); /* replaces control characters, as of a line that ends with \r\n, by '?' */
+/* Between the two calls this thread prints numbers as C does, whatever locale the program has set. */
+locale_t tt_numbers_plain(void);
+void tt_numbers_as(locale_t before); /* what tt_numbers_plain() has returned */
 const char *tt_nearest(const char *word, const char *const *known, int n); /* closest spelling; NULL: none is close */
 
 /* interface.c: what the whole public interface shares */
@@ -278,7 +283,17 @@ struct tt_symbol {
 };
 void *tt_library_load(const char *file, int flags, const struct tt_symbol *wanted, size_t n, const char **lacks);
 
-/* files.c */
+/* files.c
+ *
+ * A program may run with its standard files closed, and writes to what has their numbers then. So each descriptor that
+ * the library keeps is 3 or higher. */
+int tt_high_file(int fd); /* fd, moved to a number from 3 on if need be; -1: as errno says, and fd is closed */
+int tt_eventfd(const char *what); /* closed on exec, not blocking; "log lines". -errno, with a sentence */
+int tt_epoll(const char *what);
+/* What to do about an error, to put behind its strerror(); "": nothing is known. The first is about descriptors, the
+ * second about threads and processes. */
+const char *tt_files_hint(int err);
+const char *tt_process_hint(int err);
 int tt_memory_file(const char *name, size_t len); /* a memfd of sealed length; -1: see errno */
 /* Reads a small file, of the kernel's in /proc or /sys. False, and "": there is none, or it is empty. */
 bool tt_read_text(char *text, size_t size, const char *path_fmt, ...) TT_FORMAT(3, 4);

@@ -1,5 +1,6 @@
 /* clock.c - the only sources of time, entropy, threads and waiting; a simulated world replaces all of them */
 #include "base/base.h"
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -7,7 +8,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
+#include <sys/auxv.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -82,6 +83,44 @@ double tt_ticker_ns(const struct tt_ticker *t)
 	return (double)(end.now - t->now) / (double)(end.ticks - t->ticks);
 }
 
+/* Some containers deny getrandom(). Returns how many bytes /dev/urandom has given. */
+static size_t read_entropy(char *at, size_t len)
+{
+	int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+	size_t done = 0;
+	ssize_t n = 1;
+
+	while (fd >= 0 && done < len && (n > 0 || (n < 0 && errno == EINTR))) {
+		n = read(fd, at + done, len - done);
+		done += n > 0 ? (size_t)n : 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	return done;
+}
+
+/* The kernel gives each program 16 random bytes when it starts. Names and keys of two processes must differ. */
+static void make_entropy(char *at, size_t len)
+{
+	static _Atomic uint64_t calls;
+	const void *start = (const void *)getauxval(AT_RANDOM);
+	struct { uint64_t start[2], now, call, pid; } seed = {
+		.now = read_clock(CLOCK_REALTIME), .call = atomic_fetch_add(&calls, 1), .pid = (uint64_t)getpid() };
+	struct tt_random random;
+
+	if (!seed.call)
+		tt_log(TT_WARN, "this system denies getrandom() and has no /dev/urandom: keys come from few random "
+		       "bytes; let the container have one of them");
+	if (start)
+		memcpy(seed.start, start, sizeof seed.start);
+	tt_random_seed(&random, tt_sum64(&seed, sizeof seed));
+	for (size_t n; len; at += n, len -= n) {
+		uint64_t word = tt_random_next(&random);
+		n = tt_min(len, sizeof word);
+		memcpy(at, &word, n);
+	}
+}
+
 void tt_entropy(void *to, size_t len)
 {
 	char *at = to;
@@ -92,10 +131,13 @@ void tt_entropy(void *to, size_t len)
 	}
 	while (len) { /* once the kernel's pool is ready only a signal interrupts this */
 		ssize_t n = getrandom(at, len, 0);
-		if (n > 0) {
-			at += n;
-			len -= (size_t)n;
+		if (n < 0 && errno != EINTR) {
+			size_t read = read_entropy(at, len);
+			make_entropy(at + read, len - read);
+			return;
 		}
+		at += n > 0 ? n : 0;
+		len -= n > 0 ? (size_t)n : 0;
 	}
 }
 
@@ -137,7 +179,7 @@ int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **out)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err) {
 		free(t);
-		return tt_fail(-err, "cannot start a thread: is the limit on processes (ulimit -u) reached?");
+		return tt_fail(-err, "cannot start a thread: %s%s", strerror(err), tt_process_hint(err));
 	}
 	*out = t;
 	return 0;
@@ -237,10 +279,10 @@ bool tt_yield(void)
 
 int tt_sleeper_open(struct tt_sleeper *s)
 {
-	*s = (struct tt_sleeper){ .fd = tt_world ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
-	if (tt_world || s->fd >= 0)
-		return 0;
-	return tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
+	int fd = tt_world ? -1 : tt_eventfd("a thread that waits");
+
+	*s = (struct tt_sleeper){ .fd = tt_world || fd >= 0 ? fd : -1 };
+	return tt_world || fd >= 0 ? 0 : fd;
 }
 
 void tt_sleeper_close(struct tt_sleeper *s)

@@ -1,14 +1,57 @@
-/* files.c - memory files, which other processes can map; the limit on open files, of which half stays the program's,
- * and the one on locked memory; the kernel's small files; open files of processes */
+/* files.c - descriptors of the library's own; memory files, which other processes can map; the limit on open files, of
+ * which half stays the program's, and the one on locked memory; the kernel's small files; open files of processes */
 #include "base/base.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+int tt_high_file(int fd)
+{
+	if (fd < 0 || fd > STDERR_FILENO)
+		return fd;
+	int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), err = errno;
+	close(fd);
+	errno = err;
+	return high;
+}
+
+const char *tt_files_hint(int err)
+{
+	return err == EMFILE ? ": raise the limit with ulimit -n" :
+	       err == ENFILE ? ": raise the limit of all processes, the sysctl fs.file-max" : "";
+}
+
+const char *tt_process_hint(int err)
+{
+	return err == EAGAIN ? ": raise the limit on processes with ulimit -u, or that of the cgroup, pids.max" :
+	       err == EPERM || err == ENOSYS ? ": a seccomp filter, of an old container say, denies clone3" : "";
+}
+
+static int wait_file(int fd, const char *kind, const char *what)
+{
+	int err = errno;
+
+	if (fd >= 0)
+		return fd;
+	return tt_fail(-err, "cannot make an %s for %s: %s%s", kind, what, strerror(err), tt_files_hint(err));
+}
+
+int tt_eventfd(const char *what)
+{
+	return wait_file(tt_high_file(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), "eventfd", what);
+}
+
+int tt_epoll(const char *what)
+{
+	return wait_file(tt_high_file(epoll_create1(EPOLL_CLOEXEC)), "epoll descriptor", what);
+}
 
 int tt_memory_file(const char *name, size_t len)
 {
@@ -16,7 +59,7 @@ int tt_memory_file(const char *name, size_t len)
 	int fd, err = EFBIG;
 
 	if (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur >= len) { /* beyond the limit SIGXFSZ ends the program */
-		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		fd = tt_high_file(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
 		if (fd >= 0 && !ftruncate(fd, (off_t)len) &&
 		    !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
 			return fd;

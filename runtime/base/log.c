@@ -8,9 +8,9 @@
  */
 #include "base/base.h"
 #include <fcntl.h>
+#include <locale.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -77,7 +77,7 @@ static int open_nonblocking(const struct stat *st)
 {
 	if (!S_ISFIFO(st->st_mode) && !(S_ISCHR(st->st_mode) && isatty(STDERR_FILENO)))
 		return -1;
-	return open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	return tt_high_file(open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
 /* Returns how many bytes stderr has taken, or -1; -EAGAIN in errno: later. Lines are shorter than PIPE_BUF, so a pipe
@@ -261,11 +261,10 @@ void tt_speaker_remove(struct tt_speaker *s)
 
 int tutti_log_open(void)
 {
-	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), taken;
+	int fd = tt_eventfd("log lines"), taken;
 
 	if (fd < 0)
-		return tt_fail(-errno, "cannot make an eventfd for log lines: %s%s", strerror(errno),
-		               errno == EMFILE ? " (ulimit -n)" : "");
+		return fd;
 	take_lock();
 	taken = queue.taken ? queue.bell : -1;
 	if (taken < 0) {
@@ -325,6 +324,37 @@ __attribute__((destructor)) static void write_the_last(void)
 
 /* ---- lines and sentences ---- */
 
+/* newlocale() takes no memory for "C". */
+locale_t tt_numbers_plain(void)
+{
+	locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+
+	return plain ? uselocale(plain) : (locale_t)0;
+}
+
+void tt_numbers_as(locale_t before)
+{
+	if (before)
+		uselocale(before);
+}
+
+void tt_make_plain(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || *text == 0x7f)
+			*text = '?';
+}
+
+/* A file's line may end with a carriage return, a variable's value may hold anything: a sentence stays one line. */
+static void format_text(char *text, size_t size, const char *fmt, va_list args)
+{
+	locale_t before = tt_numbers_plain();
+
+	vsnprintf(text, size, fmt, args);
+	tt_numbers_as(before);
+	tt_make_plain(text);
+}
+
 void tt_log(enum tt_level level, const char *fmt, ...)
 {
 	char text[512];
@@ -333,7 +363,7 @@ void tt_log(enum tt_level level, const char *fmt, ...)
 	if (level > level_wanted())
 		return;
 	va_start(args, fmt);
-	vsnprintf(text, sizeof text, fmt, args);
+	format_text(text, sizeof text, fmt, args);
 	va_end(args);
 	print_line(level, text);
 }
@@ -343,7 +373,7 @@ int tt_fail(int err, const char *fmt, ...)
 	va_list args;
 
 	va_start(args, fmt);
-	vsnprintf(last_error.text, sizeof last_error.text, fmt, args);
+	format_text(last_error.text, sizeof last_error.text, fmt, args);
 	va_end(args);
 	/* Programs print tutti_why() themselves: at the default level the sentence must not appear twice. */
 	if (level_wanted() >= TT_INFO)

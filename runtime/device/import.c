@@ -100,6 +100,7 @@ static bool read_fd(struct tt_devices *d, uint32_t *number, int *fd)
 			memcpy(fd, CMSG_DATA(c), sizeof *fd);
 		else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS)
 			memcpy(&who, CMSG_DATA(c), sizeof who);
+	*fd = tt_high_file(*fd);
 	if (*fd >= 0 && who.uid != geteuid()) {
 		close(*fd);
 		*fd = -1;

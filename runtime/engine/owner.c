@@ -122,7 +122,8 @@ int tt_refuse_null(const char *name) { return tt_fail(-EINVAL, "%s is NULL, and 
 int tt_refuse_job(const struct tt_job *job)
 {
 	if (!job)
-		return tt_refuse_null("the job, group, window or table");
+		return tt_fail(-EINVAL, "the handle that this call was given is NULL: its open or join has failed, or "
+		               "the program has closed it");
 	if (job->ending)
 		return tt_fail(-ESHUTDOWN, "this process has left the job (tutti_leave): close the handle");
 	if (!*job->here)

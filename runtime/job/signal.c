@@ -104,15 +104,17 @@ static void await_signal(void *arg)
 
 	(void)arg;
 	while (!done) {
-		(void)!read(atomic_load(&quit.fd), &drain, sizeof drain);
+		bool woken = read(atomic_load(&quit.fd), &drain, sizeof drain) >= 0 || errno == EINTR;
 		tt_ticket_lock_take(&quit.lock);
 		int number = atomic_load(&quit.caught);
-		done = quit.stopping || number;
+		done = quit.stopping || number || !woken; /* a program that closes all files closes this one, too */
 		if (number)
 			quit_all(number); /* also if no job leaves on it any more: it came before that */
 		tt_ticket_lock_release(&quit.lock);
 	}
 }
+
+static int open_bell(void) { return tt_high_file(eventfd(0, EFD_CLOEXEC)); } /* reads wait */
 
 /* In a fork's child the parent's jobs, thread and locks mean nothing. */
 static void begin_process(void)
@@ -131,7 +133,7 @@ static void begin_process(void)
 	quit.task = NULL;
 	atomic_store(&quit.heard, false);
 	atomic_store(&quit.caught, 0);
-	atomic_store(&quit.fd, eventfd(0, EFD_CLOEXEC));
+	atomic_store(&quit.fd, open_bell());
 	atomic_store(&quit.pid, getpid());
 }
 
@@ -153,9 +155,10 @@ static int begin_task(void)
 	if (quit.task && atomic_load(&quit.caught))
 		end_task();
 	if (atomic_load(&quit.fd) < 0)
-		atomic_store(&quit.fd, eventfd(0, EFD_CLOEXEC));
+		atomic_store(&quit.fd, open_bell());
 	if (atomic_load(&quit.fd) < 0)
-		return tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
+		return tt_fail(-errno, "cannot make an eventfd for signals: %s%s", strerror(errno),
+		               tt_files_hint(errno));
 	quit.stopping = false;
 	if (quit.task)
 		return 0;

@@ -122,6 +122,7 @@ static char *make_table(struct tt_job *job, size_t *len)
 
 	if (!f)
 		return NULL;
+	locale_t before = tt_numbers_plain();
 	fprintf(f, "tutti: stats of rank %d of %d after %.3f s; times in microseconds\n", job->rank, job->size,
 	        (double)(tt_now() - job->stats.joined) / 1e9);
 	fprintf(f, "%6s  %-10s %12s %16s %8s %10s %10s %10s %10s\n", "peer", "operation", "count", "bytes", "errors",
@@ -129,6 +130,7 @@ static char *make_table(struct tt_job *job, size_t *len)
 	note_copied(job);
 	for (int i = -1; i < job->size; i++)
 		print_rank(f, job, i, tick_ns);
+	tt_numbers_as(before);
 	if (!fclose(f))
 		return text;
 	free(text);

@@ -461,7 +461,7 @@ static int read_secret(int fd, const char *file, char text[1024])
 	if ((n = read(fd, text, 1023)) < 0)
 		return tt_fail(-errno, "cannot read the secret in %s: %s", file, strerror(errno));
 	text[n] = 0;
-	text[strcspn(text, "\n")] = 0;
+	text[strcspn(text, "\r\n")] = 0;
 	return *text ? 0 : tt_fail(-EINVAL, "%s holds no secret: its first line is empty", file);
 }
 

@@ -243,7 +243,7 @@ static int admit(struct host *h)
 
 	say_who(h->m->job, who);
 	while ((g = find_place(h))) {
-		int fd = accept4(h->fd, NULL, NULL, SOCK_CLOEXEC);
+		int fd = tt_high_file(accept4(h->fd, NULL, NULL, SOCK_CLOEXEC));
 		if (fd < 0 && errno != EMFILE && errno != ENFILE)
 			return 0;
 		if (fd < 0 || fd >= h->files - FILES_LEFT) {
@@ -400,7 +400,7 @@ static int connect_to(const char *host, unsigned port)
 	if (err)
 		return err;
 	for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		fd = tt_high_file(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 		if (fd < 0) {
 			err = -errno;
 			continue;

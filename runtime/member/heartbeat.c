@@ -83,9 +83,27 @@ static bool counts(const struct tt_link *l)
 	       (m->state == TT_UP || m->state == TT_PARTING || (m->state == TT_LEFT && m->outstanding));
 }
 
+/* The other end evicts this rank, of which nothing arrives, and cannot know why. */
+static void look_if_stalled(struct tt_link *l, uint64_t now)
+{
+	const struct tt_transport *t = l->peer->net->transport;
+	struct tt_heartbeat *b = &l->heartbeat;
+	char text[300];
+
+	if (!t->stalls || now < b->looked + TT_MS * 500)
+		return;
+	b->looked = now;
+	if (!t->stalls(l->peer, text, sizeof text))
+		return;
+	tt_log(TT_WARN, "%s: %s", tt_member_label(l->member).text, text);
+	b->looked = TT_FOREVER; /* once */
+}
+
 static void look_at(struct tt_link *l, uint64_t now)
 {
 	struct tt_heartbeat *b = &l->heartbeat;
+
+	look_if_stalled(l, now);
 
 	if (b->received != l->peer->received) {
 		b->received = l->peer->received;

@@ -48,6 +48,7 @@ struct tt_heartbeat { /* what is known of the process at the other end of a conn
 	uint64_t since;             /* time of the look at which that had grown */
 	uint64_t before;            /* tt_peer.received when the PING went out ... */
 	bool asked;                 /* ... that has no PONG yet */
+	uint64_t looked;            /* when it was last asked whether the net stalls */
 };
 
 struct tt_link { /* one connection; usually the only one to its member */

@@ -315,6 +315,7 @@ static int check_files(const struct tt_job *job)
 
 static void say_awaited(const struct tt_job *job, const struct tt_launch *b)
 {
+	const char *last_try = tt_members(job)->last_try;
 	char missing[80] = "";
 
 	if (job->rank == 0)
@@ -324,7 +325,8 @@ static void say_awaited(const struct tt_job *job, const struct tt_launch *b)
 	else if (tt_member(job, 0)->state == TT_UP)
 		tt_log(TT_WARN, "joining waits for other ranks: rank 0 at %s knows which", b->address);
 	else
-		tt_log(TT_WARN, "joining waits for rank 0 at %s: does it run, and is the address right?", b->address);
+		tt_log(TT_WARN, "joining waits for rank 0 at %s: does it run, and is the address right?%s%s",
+		       b->address, *last_try ? " The last try: " : "", last_try);
 }
 
 /* A rank that has been found has the whole time. */

@@ -97,10 +97,10 @@ static int open_watch(struct tt_job *job)
 
 	if (!w)
 		return tt_fail(-ENOMEM, "no memory to watch a job");
-	w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (w->fd < 0) {
+	int fd = w->fd = tt_eventfd("a watch");
+	if (fd < 0) {
 		free(w);
-		return tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
+		return fd;
 	}
 	tt_members(job)->watch = w;
 	for (int i = 0; i < job->size; i++)

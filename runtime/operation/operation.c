@@ -527,9 +527,8 @@ int tutti_event_fd(tutti *at)
 	if ((fd = tt_is_mine(job)) || (fd = tt_begin(job)))
 		return fd;
 	if (tt_operations(job)->event_fd < 0)
-		tt_operations(job)->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if ((fd = tt_operations(job)->event_fd) < 0)
-		fd = tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
+		tt_operations(job)->event_fd = tt_eventfd("the ends of operations");
+	fd = tt_operations(job)->event_fd;
 	tt_unlock(job);
 	return fd;
 }

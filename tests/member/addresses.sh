@@ -64,6 +64,60 @@ test_iface() {
 	unset TUTTI_IFACE
 	check "what there is" has err 'TUTTI_IFACE may be .*aside, net'
 }
+test_mtu() { # a bridge that carries small packets alone
+	name="an MTU that the network does not carry"
+	for n in 0 1; do # a token bucket drops what is larger than the bucket
+		ip -n tt$id-x link set p$n mtu 9000 && ip -n tt$id-$n link set net mtu 9000 gso_max_segs 1 &&
+			tc -n tt$id-x qdisc add dev p$n root tbf rate 1gbit burst 1600 latency 50ms 2> err || return
+	done
+	ip -n tt$id-x link set br0 mtu 9000
+	for n in 1 0; do
+		TUTTI_IFACE=net TUTTI_RANK=$n TUTTI_SIZE=2 TUTTI_BOOT=10.9.0.1:4009 TUTTI_SECRET=0123456789abcdef \
+			TUTTI_TRANSPORTS=tcp TUTTI_SILENCE=6000 TUTTI_LOCAL_SIZE=1 ip netns exec tt$id-$n \
+			"$tutti" perf allreduce --size 64K --no-baseline > out.$n 2> err.$n &
+		eval "pid$n=$!"
+	done
+	wait $pid0
+	status=$?
+	wait $pid1
+	cat err.? > err
+	check "who is not reached, and the MTU" has err \
+		'warn: .*bytes to 10.9.0.[12]:[0-9]* were sent [0-9]* times and not acknowledged.*9000 bytes'
+	for n in 0 1; do
+		ip -n tt$id-$n link set net mtu 1500
+		tc -n tt$id-x qdisc del dev p$n root
+	done
+}
+test_zones() { # link-local addresses alone, on interfaces that have another name on each host
+	export TUTTI_IFACE
+	for n in 0 1 2; do
+		ip -n tt$id-$n link set net down
+		ip -n tt$id-$n addr flush dev net
+		ip -n tt$id-$n link set net name wire$n
+		ip -n tt$id-$n link set wire$n addrgenmode eui64 up
+	done
+	for n in 0 1 2; do # without this the address is not usable yet
+		address=$(ip -n tt$id-$n -6 -o addr show dev wire$n scope link | sed 's/.*inet6 \([^/]*\).*/\1/')
+		ip -n tt$id-$n addr del $address/64 dev wire$n
+		ip -n tt$id-$n addr add $address/64 dev wire$n nodad
+		[ $n != 0 ] || first=$address
+	done
+	name="ring over link-local addresses"
+	for n in 2 1 0; do
+		TUTTI_IFACE=wire$n TUTTI_RANK=$n TUTTI_SIZE=3 TUTTI_BOOT="[$first%wire0]:4008" \
+			TUTTI_SECRET=0123456789abcdef TUTTI_TRANSPORTS=tcp TUTTI_TIMEOUT=20000 TUTTI_LOCAL_SIZE=1 \
+			ip netns exec tt$id-$n "$ring" > out.$n 2> err.$n &
+		eval "pid$n=$!"
+	done
+	wait $pid0
+	status=$?
+	wait $pid1 $pid2
+	unset TUTTI_IFACE
+	cat out.? > out
+	cat err.? > err
+	check "status 0" is $status 0
+	check "a ring" has out 'hops around 3 ranks'
+}
 test_names() { # on its own host the name is 127.0.1.1, elsewhere the right one
 	for n in 0 1 2; do
 		mkdir -p /etc/netns/tt$id-$n
@@ -79,4 +133,4 @@ test_names() { # on its own host the name is 127.0.1.1, elsewhere the right one
 	job 10.9.0.1:4007 tutti-beta:4007
 }
 
-run_tests "several ipv6 iface names" "$@"
+run_tests "several ipv6 iface names mtu zones" "$@"

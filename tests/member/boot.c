@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -33,6 +34,8 @@ try {                        /* one process that joins, or tries to */
 	unsigned user;         /* not 0: it runs as that user */
 	int no_netlink;        /* the kernel answers with this error; 0: netlink is there */
 	bool no_proc;          /* /proc is empty; for root */
+	int denied, denied_with; /* a system call that a filter answers with this error; 0: none */
+	bool closed;           /* its standard files are, so that it says nothing */
 	int files, files_most; /* limits on open files, soft and hard; 0: as they are */
 };
 
@@ -43,6 +46,7 @@ struct outcome {
 	char why[600], addr[96];
 	char wires[TRIES_MAX][8]; /* by which it used the others */
 	bool summed;    /* an all-reduce with the others came out right */
+	bool low;       /* a descriptor of the library's had the number of a standard file */
 	char log[4096]; /* what it wrote on stderr */
 };
 
@@ -133,6 +137,29 @@ static void deny_netlink(int err)
 		abort();
 }
 
+static void deny(int call, int err)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)err),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { TT_COUNT(code), code };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		abort();
+}
+
+static bool any_standard_file(void)
+{
+	bool any = false;
+
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		any |= fcntl(fd, F_GETFD) >= 0;
+	return any;
+}
+
 static bool hide_proc(void) /* a container's root may not */
 {
 	return !unshare(CLONE_NEWNS) && !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
@@ -171,6 +198,8 @@ static void run_child(const struct try *t, struct outcome *o)
 		abort();
 	if (t->no_netlink)
 		deny_netlink(t->no_netlink);
+	if (t->denied)
+		deny(t->denied, t->denied_with);
 	if (t->user)
 		become_user(t->user);
 	linger_ms = t->linger_ms;
@@ -181,6 +210,8 @@ static void run_child(const struct try *t, struct outcome *o)
 	sleep_ms(t->late_ms);
 	for (int i = 0; (board->joined < t->not_before || board->refused < t->after_refused) && i < HANG_MS; i++)
 		sleep_ms(1);
+	for (int fd = 0; t->closed && fd <= STDERR_FILENO; fd++)
+		close(fd);
 	start = tt_now();
 	o->err = tutti_join(t->config, &job);
 	o->ms = (tt_now() - start) / TT_MS;
@@ -190,6 +221,7 @@ static void run_child(const struct try *t, struct outcome *o)
 		board->refused++;
 	} else {
 		use_job(job, o);
+		o->low = t->closed && any_standard_file();
 		sleep_ms(t->stay_ms);
 		tutti_leave(job);
 	}
@@ -536,6 +568,7 @@ static bool have_ipv6(void)
 static void test_ipv6(void)
 {
 	const char *boot = text("TUTTI_BOOT=[::1]:%d", free_port());
+	const char *mapped = text("TUTTI_BOOT=[::ffff:127.0.0.1]:%d", free_port());
 	struct try t[3];
 
 	if (!have_ipv6()) {
@@ -549,6 +582,8 @@ static void test_ipv6(void)
 		JOINED(t);
 		WANT(!strncmp(board->of[0].addr, "tcp:[::1]:", 10), "rank 0 listens at %s", board->of[0].addr);
 	}
+	JOINED(((struct try[]){ { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", mapped } },
+	                        { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", mapped } } }));
 }
 
 static void test_ports(void)
@@ -653,6 +688,60 @@ static void test_stale_socket(void)
 	}
 	close(stale[1]);
 	close(stale[2]);
+}
+
+/* What a program prints without standard files must not get into a connection. */
+static void test_closed_files(void)
+{
+	static const char *const wires[] = { "TUTTI_TRANSPORTS=tcp", "TUTTI_TRANSPORTS=shm,tcp" };
+
+	for (size_t i = 0; i < TT_COUNT(wires); i++) {
+		const char *boot = boot_at(free_port());
+		JOINED(((struct try[]){
+			{ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, wires[i] }, .closed = true },
+			{ .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, wires[i] }, .closed = true } }));
+		WANT(!board->of[0].low && !board->of[1].low, "over %s a descriptor has a number below 3", wires[i]);
+	}
+}
+
+/* Filters of old containers know no new system calls. */
+static void test_denied_calls(void)
+{
+	const char *boot = boot_at(free_port());
+	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot }, .denied = SYS_getrandom,
+		             .denied_with = EPERM },
+		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot }, .denied = SYS_getrandom,
+		             .denied_with = ENOSYS } };
+
+	JOINED(t);
+#ifdef SYS_clone3
+	if (!TT_ASAN && !TT_TSAN) /* which start threads of their own */
+		refuse_one(__LINE__, (struct try){ .env = { NULL }, .denied = SYS_clone3, .denied_with = EPERM },
+		           -EPERM, "cannot start a thread: Operation not permitted: |seccomp");
+#endif
+}
+
+/* A rank that looks for rank 0 may get the port of rank 0 for its own end of the connection: rank 0 listens there all
+ * the same. Here the test takes the rank's connection, and listens at its other end. */
+static void test_port_of_a_try(void)
+{
+	int port = 0, fd = occupy(&port), log = memfd_create("stderr", MFD_CLOEXEC), on = 1, at = -1;
+	struct try t = { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(port), QUICK } };
+	struct sockaddr_in from = { .sin_family = AF_INET };
+	struct pollfd wait = { .fd = fd, .events = POLLIN };
+	socklen_t size = sizeof from;
+
+	memset(board, 0, sizeof *board);
+	pid_t pid = start_try(&t, &board->of[0], log);
+	int rank = poll(&wait, 1, HANG_MS) > 0 ? accept(fd, (struct sockaddr *)&from, &size) : -1;
+	at = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	setsockopt(at, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	WANT(rank >= 0 && !bind(at, (struct sockaddr *)&from, size) && !listen(at, 1),
+	     "nobody can listen at the rank's end of its connection: %s", strerror(errno));
+	close(at);
+	close(fd);
+	close(rank);
+	end_try(1, pid, &board->of[0], log);
 }
 
 /* ---- the secret ---- */
@@ -1301,6 +1390,9 @@ static CU_TestInfo way_tests[] = {
 	{ "interface", test_interface },
 	{ "a socket handed over", test_handed_socket },
 	{ "a stale socket", test_stale_socket },
+	{ "closed standard files", test_closed_files },
+	{ "system calls that are denied", test_denied_calls },
+	{ "the port of a try", test_port_of_a_try },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo secret_tests[] = {

@@ -300,11 +300,12 @@ static int make_files(struct tt_shm *net)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = NULL };
 
-	net->base.fd = epoll_create1(EPOLL_CLOEXEC);
-	net->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (net->base.fd < 0 || net->event_fd < 0 || epoll_ctl(net->base.fd, EPOLL_CTL_ADD, net->event_fd, &event))
-		return tt_fail(-EMFILE,
-		               "cannot make an epoll descriptor: is the limit on open files (ulimit -n) reached?");
+	net->base.fd = tt_epoll("shared memory");
+	net->event_fd = net->base.fd < 0 ? net->base.fd : tt_eventfd("shared memory");
+	if (net->event_fd < 0)
+		return net->event_fd;
+	if (epoll_ctl(net->base.fd, EPOLL_CTL_ADD, net->event_fd, &event))
+		return tt_fail(-errno, "cannot wait for an eventfd: %s", strerror(errno));
 	net->sheet = tt_shm_make_file("tutti-sheet", sizeof *net->sheet, &net->sheet_fd);
 	net->free_slots = calloc(TT_SHM_KEYS, sizeof *net->free_slots);
 	net->mine = calloc(TT_SHM_KEYS, sizeof *net->mine);

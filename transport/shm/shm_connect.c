@@ -146,7 +146,7 @@ static void keep_files(struct msghdr *m, int *const *want, size_t count)
 			int fd;
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
 			if (i < count && *want[i] < 0)
-				*want[i] = fd;
+				*want[i] = tt_high_file(fd);
 			else
 				close(fd);
 		}
@@ -226,7 +226,7 @@ static const char *agree(struct tt_shake *h)
 	struct tt_shm_peer *p = peer_of(h);
 
 	if (p->sheet_fd < 0 || p->kick_fd < 0 || p->strip_fd < 0)
-		return "there is no file left for what it shares (ulimit -n)";
+		return "this process or that one has no file left for what they share: raise the limit with ulimit -n";
 	return map_theirs(p) ? NULL : "its memory cannot be mapped";
 }
 
@@ -268,7 +268,7 @@ static bool know_process(struct tt_shm_peer *p)
 		return false;
 	p->pid = who.pid;
 	p->mine = who.pid == getpid();
-	p->pid_fd = p->mine ? -1 : (int)syscall(SYS_pidfd_open, p->pid, 0);
+	p->pid_fd = p->mine ? -1 : tt_high_file((int)syscall(SYS_pidfd_open, p->pid, 0));
 	if (!p->mine && p->pid_fd < 0 && errno == ESRCH)
 		return false;
 	snprintf(p->base.addr, sizeof p->base.addr, "process %d of this host", (int)p->pid);
@@ -322,10 +322,10 @@ int tt_shm_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 	p->fd = tt_fork_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
 	bool scarce = p->fd >= 0 && tt_files_scarce(p->fd);
 	if (scarce || p->fd < 0 || make_strip(p)) {
-		err = scarce || errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM;
+		int why = scarce ? EMFILE : errno;
 		tt_shm_peer_free(p);
-		return tt_fail(err, "cannot make a connection in shared memory: no %s is left",
-		               err == -EMFILE ? "file (ulimit -n)" : "memory");
+		return tt_fail(why == EMFILE || why == ENFILE ? -EMFILE : -ENOMEM,
+		               "cannot make a connection in shared memory: %s%s", strerror(why), tt_files_hint(why));
 	}
 	reach_out(p);
 	*out = &p->base;

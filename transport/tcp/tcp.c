@@ -11,13 +11,18 @@
  */
 #include "transport/tcp/tcp_private.h"
 #include "transport/breaks.h"
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum {
 	POLL_EVERY = 32, /* turns between two calls of epoll_wait while sockets are read directly */
+	PATIENCE = 4,    /* a segment that was sent again so often stalls: 3 s at least, as Linux waits */
 };
 
 static struct tt_tcp *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_tcp, base); }
@@ -256,6 +261,22 @@ static int poll_events(struct tt_tcp *net)
 	return 0;
 }
 
+/* Small packets may get through where large ones are lost, so the peer is heard, and hears nothing. */
+static bool stalls(struct tt_peer *base, char *text, size_t size)
+{
+	struct tcp_info is = { 0 };
+	socklen_t len = sizeof is;
+	int bytes = 0;
+
+	if (getsockopt(peer_of(base)->dial.fd, IPPROTO_TCP, TCP_INFO, &is, &len) || !is.tcpi_unacked ||
+	    is.tcpi_retransmits < PATIENCE || ioctl(peer_of(base)->dial.fd, SIOCOUTQ, &bytes))
+		return false;
+	snprintf(text, size, "%d bytes to %s were sent %u times and not acknowledged: is its host alive, and do all "
+	         "hosts and switches on the way carry packets of %u bytes (the MTU)?", bytes, base->addr,
+	         is.tcpi_retransmits + 1, is.tcpi_pmtu);
+	return true;
+}
+
 static int progress(struct tt_net *base)
 {
 	struct tt_tcp *net = net_of(base);
@@ -327,11 +348,10 @@ static int open_net(const struct tt_net_config *c, struct tt_net **out)
 	if (!net)
 		return tt_fail(-ENOMEM, "no memory for a net");
 	set_up(net, c);
-	net->base.fd = epoll_create1(EPOLL_CLOEXEC);
 	int err = tt_door_open(&net->door, &net->base, c, &tt_tcp_door);
+	net->base.fd = tt_epoll("TCP");
 	if (net->base.fd < 0)
-		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) "
-		              "reached?");
+		err = net->base.fd;
 	if (!err)
 		err = tt_listen(&net->door, c);
 	if (err) {
@@ -353,6 +373,7 @@ const struct tt_transport tt_tcp = {
 	.connect = tt_tcp_connect,
 	.disconnect = disconnect,
 	.post = tt_tcp_post,
+	.stalls = stalls,
 	TT_FAR,
 	.progress = progress,
 	.arm = arm,

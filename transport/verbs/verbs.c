@@ -418,7 +418,7 @@ static void set_up(struct tt_verbs *net, const struct tt_net_config *c)
 	net->inline_max = TT_VERBS_INLINE;
 	net->door.listen_fd = -1;
 	net->base = (struct tt_net){ .transport = &tt_verbs, .events = c->events, .user = c->user, .cheap_poll = 1,
-		.copy_max = TT_VERBS_COPY_MAX, .fd = epoll_create1(EPOLL_CLOEXEC) };
+		.copy_max = TT_VERBS_COPY_MAX, .fd = -1 };
 }
 
 static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
@@ -428,9 +428,8 @@ static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 
 	if (!err)
 		err = tt_door_open(&net->door, &net->base, c, &tt_verbs_door);
-	if (!err && net->base.fd < 0)
-		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) "
-		              "reached?");
+	if (!err && (net->base.fd = tt_epoll("RDMA")) < 0)
+		err = net->base.fd;
 	if (err || (err = count_peers(net, c->peers, (unsigned)tt_max(c->nets, 1))))
 		return err;
 	net->shares = calloc(net->peer_max + 1, sizeof *net->shares);
