@@ -52,7 +52,7 @@ int tt_atomic_file_begin(struct tt_atomic_file *d, const char *path, uint64_t si
 	if (!d->path || asprintf(&d->part, "%s" TT_ATOMIC_FILE_MARK "%016llx", path, (ull)random) < 0) {
 		d->part = NULL;
 		err = tt_fail(-ENOMEM, "no memory to write %s", path);
-	} else if ((d->fd = open(d->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0)
+	} else if ((d->fd = tt_high_file(open(d->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666))) < 0)
 		err = explain(d, "write");
 	else
 		err = reserve(d, size);

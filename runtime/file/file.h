@@ -28,6 +28,7 @@ enum { TT_TENSOR_DIMS = 8, TT_TENSOR_BLOCK = 4 << 20 /* bytes of an array for ea
 struct tt_tensor { /* an array in a file. A writer fills in name, type, dims and shape */
 	const char *name;
 	tutti_type type;
+	const char *other; /* what no type of Tutti's is: "F8_E4M3". Its elements are bytes, and cannot be read */
 	int dims;
 	uint64_t shape[TT_TENSOR_DIMS];
 	uint64_t count; /* elements */
@@ -46,10 +47,11 @@ struct tt_tensors { /* an open file */
 	size_t note_count;
 	const char *seal, *sums; /* NULL: another program's file, without checksums */
 };
-/* open checks the header, read the data. -ENOTSUP: a type that Tutti does not have. */
+/* open checks the header, read the data. -ENOTSUP: the array to read is one that Tutti cannot have. */
 int tt_tensors_open(const char *path, struct tt_tensors **);
 void tt_tensors_close(struct tt_tensors *); /* NULL is allowed */
 const struct tt_tensor *tt_tensors_find(const struct tt_tensors *, const char *name);
+int tt_tensor_check_type(const char *path, const struct tt_tensor *); /* 0; -ENOTSUP: of a type that Tutti has not */
 const char *tt_tensors_note(const struct tt_tensors *, const char *key);
 int tt_tensors_read(const struct tt_tensors *, const struct tt_tensor *, uint64_t first, uint64_t count, void *to);
 

@@ -116,7 +116,7 @@ static int by_place(const void *a, const void *b)
 static int add_part(struct tt_save *s, const struct tt_tensors *file, const struct tt_tensor *t)
 {
 	struct tt_part part = { .file = file, .tensor = t, .rows = t->dims ? t->shape[0] : 1 }, *grown;
-	size_t len = read_slice(t->name, &part);
+	size_t len = t->other ? strlen(t->name) : read_slice(t->name, &part);
 
 	if (!part.slice)
 		part.to = part.rows;

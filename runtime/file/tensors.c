@@ -64,26 +64,31 @@ bool tt_seal_holds(char *text, size_t len, const char *opening)
 
 int tt_tensors_no_memory(const char *path) { return tt_fail(-ENOMEM, "no memory for the header of %s", path); }
 
-static int take_type(const struct tt_tensors *f, struct tt_tensor *t, const char *name)
+int tt_tensor_check_type(const char *path, const struct tt_tensor *t)
+{
+	return t->other ? tt_fail(-ENOTSUP, "%s: \"%s\" has %.24s: Tutti reads arrays of F32, F64, F16, BF16, I32 and "
+	                          "I64 with at most %d dimensions", path, t->name, t->other, TT_TENSOR_DIMS) : 0;
+}
+
+static void take_type(struct tt_tensor *t, const char *name)
 {
 	for (size_t i = 0; i < TT_COUNT(tt_tensor_type_names); i++)
 		if (!strcmp(name, tt_tensor_type_names[i])) {
 			t->type = (tutti_type)i;
-			return 0;
+			return;
 		}
-	return tt_fail(-ENOTSUP, "%s: \"%s\" is of type \"%.20s\": of F32, F64, F16, BF16, I32 and I64 it is none",
-	               f->path, t->name, name);
+	t->other = name;
 }
 
-static int take_shape(const struct tt_tensors *f, struct tt_tensor *t, struct tt_json *j)
+static void take_shape(struct tt_tensor *t, struct tt_json *j)
 {
-	for (tt_json_enter(j, '['); tt_json_more(j, ']'); t->dims++) {
-		if (t->dims == TT_TENSOR_DIMS)
-			return tt_fail(-ENOTSUP, "%s: \"%s\" has more than %d dimensions", f->path, t->name,
-			               TT_TENSOR_DIMS);
-		t->shape[t->dims] = tt_json_number(j);
+	for (tt_json_enter(j, '['); tt_json_more(j, ']');) {
+		uint64_t length = tt_json_number(j);
+		if (t->dims < TT_TENSOR_DIMS)
+			t->shape[t->dims++] = length;
+		else
+			t->other = "too many dimensions";
 	}
-	return 0;
 }
 
 static void take_offsets(struct tt_json *j, uint64_t offsets[2])
@@ -112,13 +117,12 @@ static int take_member(const struct tt_tensors *f, struct tt_tensor *t, struct t
 	if (*seen & 1u << i)
 		return tt_damaged(f, "\"%s\" has two of %s", t->name, members[i]);
 	*seen |= 1u << i;
-	if (i == 0) {
-		const char *type = tt_json_text(j);
-		return j->fault ? 0 : take_type(f, t, type);
-	}
-	if (i == 1)
-		return take_shape(f, t, j);
-	take_offsets(j, offsets);
+	if (i == 0)
+		take_type(t, tt_json_text(j));
+	else if (i == 1)
+		take_shape(t, j);
+	else
+		take_offsets(j, offsets);
 	return 0;
 }
 
@@ -128,7 +132,10 @@ static int check_length(const struct tt_tensors *f, struct tt_tensor *t, const u
 		return tt_damaged(f, "\"%s\" lacks one of dtype, shape and data_offsets", t->name);
 	if (offsets[0] > offsets[1])
 		return tt_damaged(f, "the data_offsets of \"%s\" are not two, the end behind the beginning", t->name);
-	if (!tt_tensor_measure(t) || tt_tensor_bytes(t) != offsets[1] - offsets[0])
+	if (t->other) { /* nobody may ask for it: its place alone must be right */
+		t->type = TUTTI_U8;
+		t->count = offsets[1] - offsets[0];
+	} else if (!tt_tensor_measure(t) || tt_tensor_bytes(t) != offsets[1] - offsets[0])
 		return tt_damaged(f, "the shape of \"%s\", of %s, does not make the %llu bytes of its data_offsets",
 		                  t->name, tt_tensor_type_names[t->type], (ull)(offsets[1] - offsets[0]));
 	t->at = offsets[0];
@@ -316,7 +323,7 @@ int tt_tensors_open(const char *path, struct tt_tensors **out)
 		free(f);
 		return tt_tensors_no_memory(path);
 	}
-	f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: may be a pipe */
+	f->fd = tt_high_file(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)); /* O_NONBLOCK: may be a pipe */
 	if (f->fd < 0 || fstat(f->fd, &s))
 		err = tt_fail(-errno, "cannot read %s: %s", path, strerror(errno));
 	else if (!S_ISREG(s.st_mode))
@@ -394,8 +401,10 @@ int tt_tensors_read(const struct tt_tensors *f, const struct tt_tensor *t, uint6
 	size_t width = tt_type_size(t->type);
 	uint64_t from = first * width, end = from + count * width;
 	char *at = to, *room = NULL;
-	int err = 0;
+	int err = tt_tensor_check_type(f->path, t);
 
+	if (err)
+		return err;
 	if (first > t->count || count > t->count - first)
 		return tt_fail(-ERANGE, "%s: \"%s\" has %llu elements, none from %llu to %llu", f->path, t->name,
 		               (ull)t->count, (ull)first, (ull)(first + count));

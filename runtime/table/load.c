@@ -142,6 +142,8 @@ static int read_keys(struct reading *r, struct tt_staged *staged)
 	if (!(a = tt_save_find(r->save, name)))
 		return tt_fail(-EINVAL, "%s has no \"%s\", and the table has keys: is it of a table of rows?", path,
 		               name);
+	if ((err = tt_tensor_check_type(path, &a->is)))
+		return err;
 	if (a->is.type != TUTTI_I64)
 		return tt_fail(-EBADMSG, "%s: \"%s\" are of %s, and keys are of I64", path, name,
 		               tt_tensor_type_names[a->is.type]);
@@ -164,9 +166,12 @@ static int find_values(struct reading *r)
 	const struct tutti_table *t = r->table;
 	const struct tt_saved *a = tt_save_find(r->save, t->name);
 	const char *rule, *path = r->save->path, *own = tt_update_name(t->updater.rule);
+	int err;
 
 	if (!a)
 		return tt_fail(-EINVAL, "%s has no array \"%s\": is it of another table?", path, t->name);
+	if ((err = tt_tensor_check_type(path, &a->is)))
+		return err;
 	if (!has_keys(t) && r->save->parts[a->first].share)
 		return tt_fail(-EINVAL, "%s: \"%s\" is of a table with keys, and this one has rows", path, t->name);
 	rule = tt_tensors_note(r->save->parts[a->first].file, TT_NOTE_RULE);
@@ -220,6 +225,9 @@ static int read_state(const struct reading *r, const struct tt_state *state)
 	if (!a)
 		return tt_fail(-EINVAL, "%s has no \"%s\", which the rule %s needs: was it saved with other flags?",
 		               r->save->path, name, tt_update_name(t->updater.rule));
+	int err = tt_tensor_check_type(r->save->path, &a->is);
+	if (err)
+		return err;
 	if (a->is.count != r->total || a->is.type != (t->type == TUTTI_F64 ? TUTTI_F64 : TUTTI_F32))
 		return tt_fail(-EBADMSG, "%s: \"%s\" has %llu elements of %s, which does not go with \"%s\"",
 		               r->save->path, name, (unsigned long long)a->is.count,
