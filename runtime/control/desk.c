@@ -94,7 +94,6 @@ void tt_desk_leave(struct tt_desk *d)
 	tt_users_exit(d->job, &d->handle.users);
 }
 
-/* All calls look at this at the latest after TT_LOOK_MS. */
 static int look_if_closed(const struct tt_desk *d)
 {
 	int err = atomic_load(&d->inside) ? d->handle.users.err : 0; /* the close itself hears, too */
@@ -147,14 +146,16 @@ int tt_desk_left_ms(uint64_t deadline, int most)
 
 int tt_desk_hear(struct tt_desk *d, int rank, uint64_t deadline)
 {
-	int wait_ms = tt_desk_left_ms(deadline, TT_LOOK_MS), err = look_if_closed(d);
+	int most = (int)tt_max(d->look_ms, TT_LOOK_MS), err = look_if_closed(d);
+	struct tt_users *users = atomic_load(&d->inside) ? &d->handle.users : NULL; /* NULL: of the close itself */
 
 	if (err)
 		return err;
-	err = tutti_wait_notify(d->window, rank, TT_DESK_NOTIFY, d->heard + 1, wait_ms);
-
+	err = tt_window_await(d->window, users, rank, TT_DESK_NOTIFY, d->heard + 1, tt_desk_left_ms(deadline, most));
+	d->look_ms = err == -ETIMEDOUT ? (int)tt_min(2 * most, TT_LOOK_MOST_MS) : TT_LOOK_MS;
 	d->heard += !err;
-	return err;
+	int closed = err == -ESTALE || err == -ESHUTDOWN ? look_if_closed(d) : 0;
+	return closed ? closed : err;
 }
 
 static int finish(struct tt_desk *d, int rank, tutti_op *op, uint64_t deadline)

@@ -3,12 +3,12 @@
  * Windows suffice: a request, an answer and a batch each lie in a place of their own that one rank writes and another
  * one reads, and a notify says that they are there. So what a rank sends cannot overtake or fill anything of another
  * rank, and the progress thread runs no code of the program. The master looks every TT_LOOK_MS whether a rank has gone,
- * also while others keep it busy. */
+ * also while others keep it busy. While nobody does anything, looks become rarer: a waiting process costs no time. */
 #ifndef TT_DESK_H
 #define TT_DESK_H
 #include "member/member.h"
 
-enum { TT_LOOK_MS = 20, TT_DESK_NOTIFY = 0 /* the only slot */ };
+enum { TT_LOOK_MS = 20, TT_LOOK_MOST_MS = 160, TT_DESK_NOTIFY = 0 /* the only slot */ };
 
 struct tt_desk {
 	struct tt_handle handle; /* of the controller or the queue, whose first member the desk is */
@@ -21,6 +21,7 @@ struct tt_desk {
 	int n, me, master;  /* ranks of the group */
 	uint64_t timeout;   /* of calls that say -1, in nanoseconds */
 	uint64_t heard;     /* notifies waited for so far */
+	int look_ms;        /* how long the next wait for one takes at most: longer, as nothing happens */
 	uint64_t looked;    /* when the master last looked who is gone */
 	_Atomic bool inside; /* a thread is in a call */
 };
@@ -37,7 +38,9 @@ tutti_what tt_desk_state(const struct tt_desk *, int rank);    /* JOINED: it is 
 struct tt_label tt_desk_label(const struct tt_desk *, int rank);
 uint64_t tt_desk_deadline(const struct tt_desk *, int timeout_ms); /* -1: the timeout of the group */
 int tt_desk_left_ms(uint64_t deadline, int most);
-/* One more notify from that rank, or -1, of any. Waits up to TT_LOOK_MS. -ETIMEDOUT, -ECONNRESET, -ENOTCONN, -EINTR. */
+/* One more notify from that rank, or -1, of any. Waits for TT_LOOK_MS at first, for up to TT_LOOK_MOST_MS if nothing
+ * has come for a while. -ETIMEDOUT, -ECONNRESET, -ENOTCONN, -EINTR; -ESTALE, -ESHUTDOWN: this process closes or
+ * leaves */
 int tt_desk_hear(struct tt_desk *, int rank, uint64_t deadline);
 /* A put into that rank's window, with a notify if `notify`; over by the deadline, if need be cancelled: -ETIMEDOUT. The
  * caller's hook cancels it, too: -EINTR. */

@@ -124,6 +124,17 @@ static void unlock(tutti_controller *c, int i)
 	pass_lock_on(c);
 }
 
+/* When the first of those that wait for the lock gives up. */
+static uint64_t end_of_patience(tutti_controller *c)
+{
+	uint64_t first = TT_NEVER;
+
+	for (int i = 0; i < c->desk.n; i++)
+		if (worker_at(c, i)->turn)
+			first = tt_min(first, worker_at(c, i)->until);
+	return first;
+}
+
 static void end_waits_for_lock(tutti_controller *c)
 {
 	uint64_t now = tt_now();
@@ -359,7 +370,7 @@ static int next_request(tutti_controller *c, tutti_request *out, uint64_t deadli
 			return 1;
 		if (are_all_over(c))
 			return 0;
-		err = tt_desk_hear(&c->desk, -1, deadline);
+		err = tt_desk_hear(&c->desk, -1, tt_min(deadline, end_of_patience(c)));
 		if (err == -ETIMEDOUT && tt_now() >= deadline)
 			return say_no_request(c);
 		if (err && err != -ETIMEDOUT)

@@ -683,6 +683,7 @@ static void take_notify(struct tt_member *from, uint32_t value)
 
 struct notify_wait {
 	struct tutti_window *window;
+	struct tt_users *users; /* whose close ends the wait */
 	int rank, slot;
 	uint64_t count;
 };
@@ -721,7 +722,7 @@ static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patie
 		return 0;
 	if (!patience)
 		tt_progress(job);
-	err = tt_await(job, &n->window->handle.users, is_notified, n, patience, say_awaited);
+	err = tt_await(job, n->users, is_notified, n, patience, say_awaited);
 	if (notified(n) >= n->count)
 		return 0;
 	if (err && err != -ETIMEDOUT)
@@ -736,8 +737,13 @@ static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patie
 
 int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int timeout_ms)
 {
+	return tt_window_await(w, w ? &w->handle.users : NULL, rank, slot, count, timeout_ms);
+}
+
+int tt_window_await(tutti_window *w, struct tt_users *users, int rank, int slot, uint64_t count, int timeout_ms)
+{
 	struct tt_job *job = tt_job_of(w);
-	struct notify_wait n = { w, rank, slot, count };
+	struct notify_wait n = { w, users, rank, slot, count };
 	int err = tt_usable(job);
 
 	if (err || (rank != -1 && (err = find_rank(w, "wait for notify", &n.rank))))

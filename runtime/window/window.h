@@ -23,6 +23,8 @@ void tt_window_again(struct tutti_window *, int rank); /* if that rank has close
 /* Asks for that rank's window unless it is known: 0: it is; -EINPROGRESS: the answer comes; -ESTALE: that rank has
  * closed its own, and is asked anew the next time; -ENOTCONN, -ECONNRESET. */
 int tt_window_ask(struct tutti_window *, int rank);
+/* tutti_wait_notify(), for a window that is part of what the program holds: the close of that ends the wait */
+int tt_window_await(struct tutti_window *, struct tt_users *, int rank, int slot, uint64_t count, int timeout_ms);
 bool tt_window_is_closed(struct tutti_window *, int rank); /* that rank has closed its own, and was not asked again */
 uint64_t tt_window_bytes(struct tutti_window *, int rank); /* how large that rank's is, which is known */
 bool tt_window_is_mapped(struct tutti_window *, int rank); /* that rank's memory is mapped here, as far as is known */
