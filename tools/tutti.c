@@ -62,7 +62,9 @@ int main(int argc, char **argv)
 	opterr = 0;
 	int status = dispatch(argc, argv);
 
-	if (fflush(stdout) || ferror(stdout)) { /* a full disk must not look like success */
+	if (fflush(stdout) && errno == EPIPE) /* who reads has enough: head, say */
+		return status;
+	if (ferror(stdout)) { /* a full disk must not look like success */
 		fprintf(stderr, "tutti: cannot write the output: %s\n", strerror(errno));
 		return status ? status : 1;
 	}

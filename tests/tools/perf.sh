@@ -14,21 +14,23 @@ perf() {
 }
 
 number='[0-9][0-9.e+-]*'
-row() { # which baseline key, transport, baseline
-	printf '^{"test": "[a-z-]*", "transport": "%s", "ranks": [0-9]*, "bytes": [0-9]*, "type": "[a-z0-9]*", "iters": [0-9]*, ' "$2"
+row() { # transport, baseline, port
+	printf '^{"version": "[0-9.]*", "host": "[^"]*", "date": "20[0-9-]*T[0-9:]*Z", '
+	printf '"test": "[a-z-]*", "transport": "%s", "ranks": [0-9]*, "bytes": [0-9]*, ' "$1"
+	printf '"type": "[a-z0-9]*", "iters": [0-9]*, '
 	printf '"p50_us": %s, "min_us": %s, "p99_us": %s, "gb_per_s": %s, ' "$number" "$number" "$number" "$number"
 	printf '\\("busbw_gb_per_s": %s, \\)*' "$number"
-	printf '"%s": %s, "baseline_min_us": %s, ' "$1" "$number" "$number"
-	printf '"baseline": "%s[^"]*", "ratio": %s' "$3" "$number"
-	printf '\\(, "port": "%s", "gid": "[^"]*", "gid_index": [0-9]*, "peer_port": "%s", ' "${4:-}" "${4:-}"
+	printf '"baseline_us": %s, "baseline_min_us": %s, "baseline_gb_per_s": %s, ' "$number" "$number" "$number"
+	printf '"baseline": "%s[^"]*", "ratio": %s' "$2" "$number"
+	printf '\\(, "port": "%s", "gid": "[^"]*", "gid_index": [0-9]*, "peer_port": "%s", ' "${3:-}" "${3:-}"
 	printf '"peer_gid": "[^"]*", "peer_gid_index": [0-9]*, "mtu": [0-9]*\\)\\{%s\\}}$' \
-		"$([ -z "${4:-}" ]; echo $?)"
+		"$([ -z "${3:-}" ]; echo $?)"
 }
-rows() { # key of the baseline, how many; transport and baseline, if it is not tcp; the adapter's port
+rows() { # how many; transport and baseline, if it is not tcp; the adapter's port
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
-	check "as many rows, all members" is "$(grep -c "$(row "$1" "${3:-tcp}" "${4:-bare TCP }" "${5:-}")" out)" "$2"
-	check "and nothing else" lines out "$2"
+	check "as many rows, all members" is "$(grep -c "$(row "${2:-tcp}" "${3:-bare TCP }" "${4:-}")" out)" "$1"
+	check "and nothing else" lines out "$1"
 	if command -v python3 > /dev/null; then
 		check "JSON" python3 -c 'import json; [json.loads(line) for line in open("out")]'
 	fi
@@ -36,39 +38,39 @@ rows() { # key of the baseline, how many; transport and baseline, if it is not t
 
 test_tests() {
 	perf pingpong --size 8..64 --iters 30 --json
-	rows baseline_us 4
+	rows 4
 	check "the bytes" has out '"bytes": 32,'
 	check "the iterations" has out '"iters": 30,'
 	perf message --size 8..64K --iters 20 --json
-	rows baseline_us 14
+	rows 14
 	perf message --transport shm --size 8..1M --iters 20 --json
 	check "both ways" is "$(grep -c '"test": "message"' out)" 18
 	perf put --size 8 --iters 5 --json
-	rows baseline_us 1
+	rows 1
 	check "fewer than ten" has out '"iters": 5,'
 	perf put --size 128K --time 0.01 --json
-	rows baseline_gb_per_s 1
+	rows 1
 	perf put --size 8 --iters 10 --target compute --json
-	rows baseline_us 1
+	rows 1
 	check "the tick is named" has out 'blocking sockets, plus one background tick of 1000 us'
 	perf get --size 1 --iters 10 --json
-	rows baseline_us 1
+	rows 1
 	perf get --size 3000 --iters 10 --target compute --json
-	rows baseline_us 1
+	rows 1
 	perf stream --size 100000 --iters 10 --json
-	rows baseline_gb_per_s 1
+	rows 1
 	perf stream --get --size 64K --iters 10 --target compute --json
-	rows baseline_gb_per_s 1
+	rows 1
 	check "gets" has out '"test": "stream-get"'
 }
 
 test_gossip() {
 	perf gossip --size 4K..32K --iters 10 --json
-	rows baseline_us 4
+	rows 4
 	perf gossip --size 1M --iters 10 --target compute --json
-	rows baseline_gb_per_s 1
+	rows 1
 	perf gossip --transport shm --size 40..80 --iters 10 --json
-	rows baseline_us 2 shm "bare memory: an average "
+	rows 2 shm "bare memory: an average "
 	perf gossip --size 6
 	check "status 2" is $status 2
 	check "whole numbers" has err "not a whole number of f32"
@@ -85,59 +87,59 @@ test_gpu() { # over a GPU that is not there
 	perf gpu --kernel copy --size 6000 --iters 10 --json
 	check "no baseline" has out '"test": "gpu-copy".*"type": "byte".*"ratio": null'
 	perf gpu --kernel blend --size 6000 --iters 10 --json
-	rows baseline_us 4 tcp "the driver"
+	rows 4 tcp "the driver"
 	check "bf16" has out '"test": "gpu-blend".*"type": "bf16"'
 	perf gpu --kernel scale --type i32 --size 40K..80K --iters 10 --json
-	rows baseline_gb_per_s 2 tcp "the driver"
+	rows 2 tcp "the driver"
 	perf gpu --kernel down --size 40K --iters 10
 	check "pinned memory" is $status 0
 	perf gpu --kernel up --size 40K --iters 10
 	check "status 0" is $status 0
 	for transport in tcp shm; do
 		perf gpu --transport $transport --kernel put --size 2M --iters 10 --json
-		rows baseline_gb_per_s 1 $transport "the same call on host memory"
+		rows 1 $transport "the same call on host memory"
 		perf gpu --transport $transport --kernel get --size 8 --iters 10 --json
-		rows baseline_us 1 $transport "the same call on host memory"
+		rows 1 $transport "the same call on host memory"
 		perf gpu --transport $transport --kernel fetch --size 2M --iters 10 --json
-		rows baseline_gb_per_s 1 $transport "the driver"
+		rows 1 $transport "the driver"
 	done
 	export LD_LIBRARY_PATH="$before"
 }
 
 test_allreduce() {
 	perf allreduce --size 4K..512K --time 0.01 --json
-	rows baseline_us 8
+	rows 8
 	check "two ranks, f32" has out '"ranks": 2, "bytes": 4096, "type": "f32"'
 	perf allreduce -n 3 --size 40 --iters 10 --json
-	rows baseline_us 1
+	rows 1
 	perf allreduce --brought --size 4K --iters 10 --json
-	rows baseline_us 1
+	rows 1
 	perf allreduce -n 4 --size 256K --iters 10 --json
-	rows baseline_us 1
+	rows 1
 	check "the baseline is a ring" has out 'bare TCP ring'
 	for kind in f64,sum f16,average bf16,product i32,min i64,max f32,product i64,average bf16,sum \
 		i8,sum u8,product bool,sum bool,min i8,average; do
 		perf allreduce --size 72 --iters 2 --type "${kind%,*}" --rule "${kind#*,}" --json
-		rows baseline_us 1
+		rows 1
 		check "the type" has out "\"type\": \"${kind%,*}\""
 	done
 }
 
 test_shared() {
 	perf pingpong --transport shm --size 32..64 --iters 30 --json
-	rows baseline_us 2 shm 'bare memory: '
+	rows 2 shm 'bare memory: '
 	check "a line" has out '"bytes": 32,.*one line each way'
 	check "more than a line" has out '"bytes": 64,.*a copy and a count each way'
 	perf put --transport shm --size 8 --iters 10 --target compute --json
-	rows baseline_us 1 shm 'bare memory: one copy; memcpy'
+	rows 1 shm 'bare memory: one copy; memcpy'
 	perf get --transport shm --size 128K --iters 10 --json
-	rows baseline_gb_per_s 1 shm 'bare memory: one copy; '
+	rows 1 shm 'bare memory: one copy; '
 	perf stream --get --transport shm --size 64K --iters 10 --json
-	rows baseline_gb_per_s 1 shm 'bare memory: copies; '
+	rows 1 shm 'bare memory: copies; '
 	perf allreduce --transport shm -n 3 --size 40..80K --iters 10 --json
-	rows baseline_us 12 shm 'bare memory: each rank sums its slice'
+	rows 12 shm 'bare memory: each rank sums its slice'
 	perf allreduce --transport shm -n 3 --brought --size 600K --iters 10 --rule average --type i32 --json
-	rows baseline_us 1 shm 'bare memory: pieces of 256 KiB'
+	rows 1 shm 'bare memory: pieces of 256 KiB'
 }
 
 test_verbs() { # over adapters that are not there: InfiniBand, iWARP, RoCE by librdmacm
@@ -157,22 +159,22 @@ test_verbs() { # over adapters that are not there: InfiniBand, iWARP, RoCE by li
 	for seed in 0,fake_ib0:1 1,fake_roce0:1; do
 		port=${seed#*,} seed=${seed%,*}
 		over $seed pingpong --size 8..16K --iters 20 --json
-		rows baseline_us 12 verbs 'bare verbs: a WRITE with immediate each way' "$port"
+		rows 12 verbs 'bare verbs: a WRITE with immediate each way' "$port"
 		over $seed put --size 64 --iters 20 --json
-		rows baseline_us 1 verbs 'bare verbs: a WRITE from the post' "$port"
+		rows 1 verbs 'bare verbs: a WRITE from the post' "$port"
 		over $seed get --size 1M --iters 20 --json
-		rows baseline_gb_per_s 1 verbs 'bare verbs: a READ from the post' "$port"
+		rows 1 verbs 'bare verbs: a READ from the post' "$port"
 		over $seed stream --size 512K..1M --iters 20 --json
-		rows baseline_gb_per_s 2 verbs 'bare verbs: WRITEs, 16 in a chain, 4 chains' "$port"
+		rows 2 verbs 'bare verbs: WRITEs, 16 in a chain, 4 chains' "$port"
 		over $seed stream --get --size 1000 --iters 20 --json
-		rows baseline_gb_per_s 1 verbs 'bare verbs: READs, 16 in a chain, 4 chains' "$port"
+		rows 1 verbs 'bare verbs: READs, 16 in a chain, 4 chains' "$port"
 	done
 	over 0 allreduce --size 64K --iters 20 --json
-	rows baseline_us 1 verbs 'bare TCP ' fake_ib0:1
+	rows 1 verbs 'bare TCP ' fake_ib0:1
 	for seed in 2 3; do
 		over $seed put --size 64 --iters 20 --json
 		check "none" has out \
-			'"baseline_us": null, "baseline": "not measured: librdmacm connects the queue pairs'
+			'"baseline_gb_per_s": null, "baseline": "not measured: librdmacm connects the queue pairs'
 	done
 	over 1 put --size 8 --iters 5
 	check "the ports" has out '^verbs from fake_roce0:1, GID [0-9] [0-9a-f.:]*, to fake_roce0:1, GID .*; MTU [1-4]'
@@ -184,7 +186,7 @@ memory_rows() { # how many
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
 	check "as many rows, all members" is \
-		"$(grep -c '"transport": "memory", .*"baseline_gb_per_s": [0-9.e+]*, .*"baseline": "STREAM [^"]*", "ratio": [0-9.]*}$' out)" "$1"
+		"$(grep -c '"transport": "memory", .*"baseline_gb_per_s": [0-9.e+]*, "baseline": "STREAM [^"]*", "ratio": [0-9.]*}$' out)" "$1"
 	check "and nothing else" lines out "$1"
 }
 
@@ -234,7 +236,7 @@ test_memory() { # each kernel is checked against plain numbers before it is time
 table_rows() { # how many; transport and baseline
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
-	check "as many rows, all members" is "$(grep -c "$(row 'baseline_[a-z_]*' "$2" "$3")" out)" "$1"
+	check "as many rows, all members" is "$(grep -c "$(row "$2" "$3")" out)" "$1"
 	check "and nothing else" lines out "$1"
 }
 
@@ -278,7 +280,7 @@ snapshots() { # which transport, size, type: each is looked at, and must be whol
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
 	check "a row" has out \
-		"^{\"test\": \"table-snapshot\", \"transport\": \"$1\", .*\"baseline\": \"pulls beside the same pushes; means\", \"ratio\": "
+		"\"test\": \"table-snapshot\", \"transport\": \"$1\", .*\"baseline\": \"pulls beside the same pushes; means\", \"ratio\": "
 	check "and what else is of snapshots" has out \
 		'"retries": [0-9]*, "refused": [0-9]*, "torn_pulls": [0-9]*, "writer_gb_per_s": [0-9.e+]*, "baseline_writer_gb_per_s": [0-9.e+]*}$'
 	check "and nothing else" lines out 1
@@ -300,7 +302,7 @@ test_snapshots() { # for more of them: tutti perf table -n 4 --kernel snapshot -
 test_batches() {
 	[ -n "${TEST_FULL:-}" ] || return 0
 	TUTTI_SILENCE=900 perf put -n 3 --size 1M --time 20 --json
-	rows baseline_gb_per_s 1
+	rows 1
 }
 
 test_table() {
@@ -309,20 +311,27 @@ test_table() {
 	check "a title" has out '^tutti perf pingpong, 2 ranks$'
 	check "a row" has out '^ *4 KiB  *10 '
 	check "its baseline in words" has out 'baseline: bare TCP ping-pong'
+	check "what the ratio is" has out '^ratio: the time of the baseline divided by that of Tutti; above 1 Tutti is faster$'
 	check "the wire" has out '^  wire: tcp; 2 ranks, 2 of them on this host'
+	perf put --size 32K..256K --iters 10
+	check "the baseline is a time in each row" is "$(grep -c '^ *[0-9]* KiB .* [nmu]*s  *[0-9.]*$' out)" 4
 	perf allreduce --size 4K --iters 10 --explain --json
 	check "one object" lines out 1
 	check "the rest elsewhere" has err 'algorithm: '
+	name="a reader that leaves"
+	"$tutti" perf pingpong --size 8..1M --iters 20 2> err | head -n 6 > out
+	check "nothing is said" lines err 0
+	check "the first lines" lines out 6
 }
 
 test_launchers() {
 	name="under tutti run"
 	"$tutti" run -n 2 "$tutti" perf pingpong --size 8 --iters 10 --json > out 2> err
 	status=$?
-	rows baseline_us 1
+	rows 1
 	"$tutti" run -n 3 "$tutti" perf get -n 3 --size 8 --iters 10 --json > out 2> err
 	status=$?
-	rows baseline_us 1
+	rows 1
 	check "three ranks" has out '"ranks": 3'
 	"$tutti" run -n 2 "$tutti" perf pingpong -n 3 > out 2> err
 	status=$?

@@ -2,6 +2,8 @@
 #include "tools/perf/perf.h"
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 /* Three significant digits, without an exponent. */
 static const char *three_digits(char *text, size_t room, double x)
@@ -31,6 +33,20 @@ static double rate(size_t bytes, double us) { return us > 0 ? (double)bytes / us
 
 static int mtu_of(const struct tt_perf *p) { return (int)tt_min((size_t)p->ports[0].mtu, (size_t)p->ports[1].mtu); }
 
+/* The reader of `tutti perf | head` leaves when it has enough: that is no failure. */
+static int write_error; /* an errno; 0: all was written */
+
+int tt_perf_write_error(void) { return write_error; }
+
+static void flush(void)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return;
+	write_error = errno;
+	if (errno == EPIPE)
+		clearerr(stdout); /* tutti.c looks, too */
+}
+
 void tt_perf_print_head(const struct tt_perf *p)
 {
 	const struct tt_perf_options *o = &p->options;
@@ -52,9 +68,11 @@ void tt_perf_print_head(const struct tt_perf *p)
 	if (*port[0].name)
 		printf("\nverbs from %s, GID %d %s, to %s, GID %d %s; MTU %d", port[0].name, port[0].gid_index,
 		       port[0].gid, port[1].name, port[1].gid_index, port[1].gid, mtu_of(p));
+	if (!p->options.no_baseline)
+		printf("\nratio: the time of the baseline divided by that of Tutti; above 1 Tutti is faster");
 	printf("\n\n%10s  %8s  %9s  %9s  %9s  %7s%s  %10s  %6s\n", "size", "iters", "p50", "min", "p99", "GB/s",
 	       tt_perf_has_busbw(p) ? "    busbw" : "", "baseline", "ratio");
-	fflush(stdout); /* the first row may take long */
+	flush(); /* the first row may take long */
 }
 
 static double writer_rate(const struct tt_perf *p, const struct tt_perf_row *row, int side)
@@ -106,11 +124,7 @@ static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 	write_time(least, sizeof least, row->least);
 	write_time(p99, sizeof p99, row->p99);
 	if (row->baseline > 0) {
-		if (row->by_rate)
-			snprintf(baseline, sizeof baseline, "%s GB/s",
-			         three_digits(number, sizeof number, rate(row->moved, row->baseline)));
-		else
-			write_time(baseline, sizeof baseline, row->baseline);
+		write_time(baseline, sizeof baseline, row->baseline);
 		snprintf(shown, sizeof shown, "%.2f", row->ratio);
 	}
 	if (tt_perf_has_busbw(p))
@@ -122,14 +136,28 @@ static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 		print_snapshots(p, row);
 }
 
+/* What a file of rows needs later: which version, on which host, when. */
+static void print_run(void)
+{
+	char host[128] = "", date[32];
+	time_t now = time(NULL);
+	struct tm utc;
+
+	gethostname(host, sizeof host - 1);
+	strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+	printf("{\"version\": \"%s\", \"host\": ", tutti_version());
+	tt_json_print(stdout, host);
+	printf(", \"date\": \"%s\", ", date);
+}
+
 static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 {
-	const char *key = row->by_rate ? "baseline_gb_per_s" : "baseline_us";
 	const char *type = p->test->collective || p->test->table || p->test->gpu ? p->options.type_name : "byte";
 	const struct tt_perf_beside *b = &p->beside;
 	const struct tt_perf_port *port = p->ports;
 
-	printf("{\"test\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"type\": \"%s\", ",
+	print_run();
+	printf("\"test\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"type\": \"%s\", ",
 	       p->options.name, p->transport, p->size, row->bytes, type);
 	printf("\"iters\": %ld, ", row->iters);
 	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %.6g, ", row->p50, row->least,
@@ -137,11 +165,12 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 	if (tt_perf_has_busbw(p))
 		printf("\"busbw_gb_per_s\": %.6g, ", busbw(p, row));
 	if (row->baseline > 0)
-		printf("\"%s\": %.6g, \"baseline_min_us\": %.3f, \"baseline\": \"%s\", \"ratio\": %.4f", key,
-		       row->by_rate ? rate(row->moved, row->baseline) : row->baseline, row->baseline_least, row->words,
-		       row->ratio);
+		printf("\"baseline_us\": %.3f, \"baseline_min_us\": %.3f, \"baseline_gb_per_s\": %.6g, "
+		       "\"baseline\": \"%s\", \"ratio\": %.4f", row->baseline, row->baseline_least,
+		       rate(row->moved, row->baseline), row->words, row->ratio);
 	else
-		printf("\"%s\": null, \"baseline\": \"%s\", \"ratio\": null", key, row->words);
+		printf("\"baseline_us\": null, \"baseline_min_us\": null, \"baseline_gb_per_s\": null, "
+		       "\"baseline\": \"%s\", \"ratio\": null", row->words);
 	if (*port[0].name)
 		printf(", \"port\": \"%s\", \"gid\": \"%s\", \"gid_index\": %d, \"peer_port\": \"%s\", "
 		       "\"peer_gid\": \"%s\", \"peer_gid_index\": %d, \"mtu\": %d", port[0].name, port[0].gid,
@@ -162,7 +191,7 @@ void tt_perf_print_row(const struct tt_perf *p, const struct tt_perf_row *row)
 		print_line(p, row);
 	if (p->options.explain)
 		tt_perf_explain(p, row);
-	fflush(stdout);
+	flush();
 }
 
 void tt_perf_show_progress(const struct tt_perf *p, double done)

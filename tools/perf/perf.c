@@ -13,6 +13,7 @@
 #include "transport/verbs/verbs.h"
 #endif
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -344,8 +345,6 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) :
 	             p->test->gpu   ? tt_perf_moved_gpu(p) :
 	                              tt_perf_moved(p);
-	row->by_rate = p->test->streams || p->test->local ||
-	               ((p->test->one_sided || p->test->table) && row->moved > TT_PERF_BY_RATE);
 	if (p->has_baseline) {
 		row->baseline = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
 		row->baseline_least = quantile(&p->samples[1], 0) * part;
@@ -419,7 +418,7 @@ static int run_kernel(struct tt_perf *p, const struct tt_perf_options *o, uint32
 		p->has_baseline = !o->no_baseline && tt_perf_is_beside_gpu(k);
 	p->order.kernel = kernel;
 	p->order.type = type;
-	for (int i = 0; i < count_rows(o) && !err; i++, bytes *= 2) {
+	for (int i = 0; i < count_rows(o) && !err && !tt_perf_write_error(); i++, bytes *= 2) {
 		row.bytes = tt_min(bytes, o->last);
 		err = run_row(p, &row, 0, 1);
 	}
@@ -435,7 +434,7 @@ static int conduct_kernels(struct tt_perf *p)
 
 	tt_perf_print_head(p);
 	for (int i = 0; (k = tt_perf_kernel_of(o.test->name, i)); i++)
-		for (tutti_type type = TUTTI_F32; type <= TUTTI_BOOL && !err; type++)
+		for (tutti_type type = TUTTI_F32; type <= TUTTI_BOOL && !err && !tt_perf_write_error(); type++)
 			if (is_wanted(p, &o, k, type))
 				err = run_kernel(p, &o, (uint32_t)i, type);
 	return err ? err : give(p, END, false, 0);
@@ -450,7 +449,7 @@ static int conduct(struct tt_perf *p)
 	if (!rows)
 		return tt_fail(-ENOMEM, "no memory for %d rows", n);
 	tt_perf_print_head(p);
-	for (int i = 0; i < n && !err; i++, bytes *= 2) {
+	for (int i = 0; i < n && !err && !tt_perf_write_error(); i++, bytes *= 2) {
 		rows[i].bytes = tt_min(bytes, p->options.last);
 		err = run_row(p, &rows[i], (double)i / n, 1.0 / n);
 	}
@@ -580,6 +579,16 @@ static int check_plot(struct tt_perf *p)
 	return err ? err : verdict;
 }
 
+static int say_if_unwritten(void)
+{
+	int err = tt_perf_write_error();
+
+	if (!err || err == EPIPE)
+		return 0;
+	tt_tool_refuse("perf", "cannot write the rows: %s", strerror(err));
+	return 1;
+}
+
 /* Returns 0; 1 or 2, the exit status of a reported error; or -errno. */
 static int run_rank(struct tt_perf *p)
 {
@@ -595,7 +604,7 @@ static int run_rank(struct tt_perf *p)
 	if (status < 0)
 		return status;
 	err = tutti_barrier(p->job, NULL); /* no rank closes while another may still read */
-	return err ? err : status;
+	return err ? err : status ? status : say_if_unwritten();
 }
 
 static int ranks_max(const struct tt_perf_options *o) { return o->test->table ? TT_PERF_TABLE_RANKS : TT_PERF_RANKS; }
@@ -632,6 +641,7 @@ static int be_rank(const struct tt_perf_options *o)
 	tutti *job;
 	int err;
 
+	signal(SIGPIPE, SIG_IGN); /* see tt_perf_write_error() */
 	/* Ranks meet over tcp, whatever they use later. */
 	snprintf(wires, sizeof wires, "%s%s", o->transport ? o->transport : "",
 	         o->transport && strcmp(o->transport, tt_tcp.name) ? ",tcp" : "");

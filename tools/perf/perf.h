@@ -136,7 +136,6 @@ struct tt_perf_row {
 	double baseline, baseline_least; /* microseconds; 0: not measured */
 	double ratio;
 	char words[256];              /* describes the baseline, or why there is none */
-	bool by_rate;
 };
 
 struct tt_perf_wire { /* bare sockets to the neighbours in the ring */
@@ -380,6 +379,7 @@ void tt_perf_explain(const struct tt_perf *, const struct tt_perf_row *);
 /* output.c, plot.c */
 bool tt_perf_has_busbw(const struct tt_perf *);
 void tt_perf_print_head(const struct tt_perf *);
+int tt_perf_write_error(void); /* an errno if rows could not be written; EPIPE: the reader has left */
 void tt_perf_print_row(const struct tt_perf *, const struct tt_perf_row *);
 void tt_perf_show_progress(const struct tt_perf *, double done); /* 0 to 1; on a terminal only */
 int tt_perf_can_plot(const struct tt_perf_options *);  /* checked before measuring: 0, or an exit status */
