@@ -33,6 +33,7 @@ int tt_inquiry_open(struct tt_job *job)
 	*own->inquiry = (struct tt_inquiry){
 		.magic = TT_INQUIRY_MAGIC, .rank = job->rank, .size = job->size, .serial = job->serial, .job = job->id
 	};
+	snprintf(own->inquiry->name, sizeof own->inquiry->name, "%s", tt_members(job)->name);
 	snprintf(own->inquiry->label, sizeof own->inquiry->label,
 	         tt_members(job)->unnumbered ? "a newcomer" : "rank %d", job->rank);
 	return 0;
@@ -80,17 +81,34 @@ static size_t say_operation(const struct tt_operation *r, uint64_t waited, char 
 	return tt_min((size_t)n, size - 1);
 }
 
+static bool is_noted(const struct tt_inquiry *page, int rank)
+{
+	for (uint32_t i = 0; i < page->awaits; i++)
+		if (page->awaited[i] == rank)
+			return true;
+	return false;
+}
+
+static void note_awaited(struct tt_inquiry *page, const struct tt_operation *r)
+{
+	for (int i = 0; i < r->job->size && page->awaits < TT_INQUIRY_AWAITED; i++)
+		if (i != r->job->rank && tt_operation_concerns(r, i) && is_awaited(r, tt_member(r->job, i)) &&
+		    !is_noted(page, i))
+			page->awaited[page->awaits++] = i;
+}
+
 static void say_all(struct tt_job *job, char *text, size_t size)
 {
 	const struct tt_operations *own = tt_operations(job);
 	size_t at = 0;
 
 	*text = 0;
-	own->inquiry->waited_ms = 0;
+	own->inquiry->waited_ms = own->inquiry->awaits = 0;
 	tt_each_of(const struct tt_operation, link, r, &own->running) {
 		uint64_t waited = own->clock - r->since;
 		own->inquiry->waited_ms = (uint32_t)tt_max(own->inquiry->waited_ms, waited / TT_MS + 1);
 		at += say_operation(r, waited, text + at, size - at);
+		note_awaited(own->inquiry, r);
 	}
 	if (!at && own->last)
 		snprintf(text, size, "is in no call: the last one was %s, %llu s ago\n", own->last,

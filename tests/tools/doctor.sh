@@ -183,7 +183,7 @@ sees_late() { # rank 2 of this job: other tests have jobs on this host, too
 }
 
 waits_in_vain() { # rank: the doctor finds that it has waited for rank 2 for too long
-	has out "^finding  waits *rank $1, process [0-9]*, has waited [0-9]* s in all-reduce for .*rank 2: its last call was barrier"
+	has out "^note     waits *rank $1, process [0-9]*, has waited [0-9]* s in all-reduce for .*rank 2: its last call was barrier"
 }
 both_wait() { # the two begin to wait one after the other, so one look may find one of them alone
 	doctor "$pid"
@@ -196,13 +196,17 @@ test_running() {
 	wait_for sees_late
 	wait_for both_wait
 	check "status 1" is $status 1
-	check "with the mend" has out 'rank 2.*; look at what it waits for'
+	command="grep . /proc/$pid/task/\*/wchan"
+	! command -v gdb > which || command="gdb -p $pid -batch -ex 'thread apply all bt'"
+	check "who keeps them waiting, and how to look" has out \
+		"^finding  late *rank 2, process $pid, is what 2 other ranks of this host wait for, .*: $command\$"
+	check "which job" has out '^fine     job  *"run-[0-9a-f]*": on this host ranks 0, 1, 2 of 3$'
 	kill -STOP "$pid"
 	doctor "$pid"
 	finds stopped "process $pid, rank 2, is stopped (SIGSTOP).*: kill -CONT $pid\$"
 	kill -CONT "$pid"
 	doctor --json "$pid"
-	check "JSON" has out '"check": "waits", "verdict": "finding"'
+	check "JSON" has out '"check": "late", "verdict": "finding"'
 	: > go
 	wait "$job"
 	check "the job goes on, and ends well" is $? 0

@@ -19,7 +19,7 @@ struct rank {
 	char state; /* of the process, as /proc/PID/stat has it */
 	bool wanted;
 	uint32_t asked;
-	struct tt_inquiry *page;
+	struct tt_inquiry *page, is; /* is: a copy of the page, as the rank has answered */
 };
 
 struct ranks {
@@ -157,8 +157,10 @@ static void ask(struct ranks *all)
 }
 
 /* Copies the answer, which the rank may replace meanwhile. */
-static void read_page(const struct rank *r, struct tt_inquiry *copy)
+static void read_page(struct rank *r)
 {
+	struct tt_inquiry *copy = &r->is;
+
 	for (int tries = 0; tries < 100; tries++) {
 		uint32_t turn = atomic_load(&r->page->turn);
 		memcpy(copy, r->page, sizeof *copy);
@@ -166,27 +168,108 @@ static void read_page(const struct rank *r, struct tt_inquiry *copy)
 			break;
 		poll(NULL, 0, 1);
 	}
-	copy->label[sizeof copy->label - 1] = copy->text[sizeof copy->text - 1] = 0;
+	copy->label[sizeof copy->label - 1] = copy->text[sizeof copy->text - 1] = copy->name[sizeof copy->name - 1] = 0;
+	copy->awaits = (uint32_t)tt_min(copy->awaits, TT_INQUIRY_AWAITED);
 }
 
-static void say_lines(struct tt_doctor *d, const struct rank *r, struct tt_inquiry *copy)
-{
-	enum tt_verdict verdict = copy->waited_ms > LONG_MS ? TT_FINDING : TT_FINE;
+/* ---- who waits for whom ---- */
 
-	for (char *at = copy->text, *line; (line = strsep(&at, "\n"));)
+static bool waits_for(const struct rank *waiter, const struct rank *r)
+{
+	if (!waiter->wanted || waiter->is.job != r->is.job || waiter->is.waited_ms <= LONG_MS || !has_answered(waiter))
+		return false;
+	for (uint32_t i = 0; i < waiter->is.awaits; i++)
+		if (waiter->is.awaited[i] == r->is.rank)
+			return true;
+	return false;
+}
+
+/* It waits for nobody itself, and others for it: the job stands still for what this process does. */
+static bool is_the_cause(const struct rank *r) { return r->wanted && r->is.waited_ms <= LONG_MS; }
+
+static bool has_cause_here(const struct ranks *all, const struct rank *waiter)
+{
+	for (int i = 0; i < all->n; i++)
+		if (is_the_cause(&all->of[i]) && waits_for(waiter, &all->of[i]))
+			return true;
+	return false;
+}
+
+static bool is_installed(const char *program)
+{
+	char command[64];
+
+	snprintf(command, sizeof command, "command -v %s > /dev/null 2>&1", program);
+	return system(command) == 0;
+}
+
+/* A command of this host's that shows what a process does. */
+static void name_command(int pid, char text[96])
+{
+	char path[32], program[256] = "";
+
+	snprintf(path, sizeof path, "/proc/%d/exe", pid);
+	(void)!readlink(path, program, sizeof program - 1);
+	if (strstr(program, "python") && is_installed("py-spy"))
+		snprintf(text, 96, "py-spy dump --pid %d", pid);
+	else if (is_installed("gdb"))
+		snprintf(text, 96, "gdb -p %d -batch -ex 'thread apply all bt'", pid);
+	else
+		snprintf(text, 96, "grep . /proc/%d/task/*/wchan", pid);
+}
+
+static void say_cause(struct tt_doctor *d, const struct ranks *all, const struct rank *r)
+{
+	uint32_t longest = 0;
+	int waiters = 0;
+	char command[96];
+
+	for (int i = 0; i < all->n; i++)
+		if (waits_for(&all->of[i], r)) {
+			longest = (uint32_t)tt_max(longest, all->of[i].is.waited_ms);
+			waiters++;
+		}
+	if (!waiters || !is_the_cause(r))
+		return;
+	name_command(r->pid, command);
+	tt_doctor_say(d, TT_FINDING, "late",
+	              "%s, process %d, is what %d other rank%s of this host wait%s for, for %u s: see what it does: %s",
+	              r->is.label, r->pid, waiters, waiters > 1 ? "s" : "", waiters > 1 ? "" : "s", longest / 1000,
+	              command);
+}
+
+static void say_lines(struct tt_doctor *d, const struct ranks *all, const struct rank *r)
+{
+	bool is_long = r->is.waited_ms > LONG_MS, here = has_cause_here(all, r);
+	char text[sizeof r->is.text], *at = text, *line;
+
+	memcpy(text, r->is.text, sizeof text);
+	while ((line = strsep(&at, "\n")))
 		if (*line)
-			tt_doctor_say(d, verdict, "waits", "%s, process %d, %s%s", copy->label, r->pid, line,
-			              verdict == TT_FINDING
-			                      ? "; look at what it waits for: tutti doctor --running on that host, "
-			                        "gdb -p or py-spy dump"
-			                      : "");
+			tt_doctor_say(d, !is_long ? TT_FINE : here ? TT_NOTE : TT_FINDING, "waits",
+			              "%s, process %d, %s%s", r->is.label, r->pid, line, is_long && !here ?
+			              "; see what that rank does: tutti doctor --running on its host" : "");
 }
 
-static void say_rank(struct tt_doctor *d, const struct rank *r)
+/* "ranks 0-2, 5 of 8" */
+static void say_job(struct tt_doctor *d, const struct ranks *all, int first)
 {
-	struct tt_inquiry copy;
+	const struct tt_inquiry *job = &all->of[first].is;
+	char list[160] = "";
+	int n = 0;
 
-	read_page(r, &copy);
+	for (int i = first; i < all->n && all->of[i].is.job == job->job; i++, n++)
+		if (strlen(list) < sizeof list - 32)
+			snprintf(list + strlen(list), 32, "%s%d", n ? ", " : "", all->of[i].is.rank);
+	tt_doctor_say(d, TT_FINE, "job", "%s%s%s: on this host rank%s %s of %d", *job->name ? "\"" : "",
+	              *job->name ? job->name : "a job without a name (TUTTI_JOB)", *job->name ? "\"" : "",
+	              n > 1 ? "s" : "", list, job->size);
+}
+
+static void say_rank(struct tt_doctor *d, const struct ranks *all, const struct rank *r)
+{
+	const struct tt_inquiry copy = r->is;
+
 	if (r->state == 'T')
 		tt_doctor_say(d, TT_FINDING, "stopped",
 		              "process %d, %s, is stopped (SIGSTOP), and the others evict it when their "
@@ -206,7 +289,9 @@ static void say_rank(struct tt_doctor *d, const struct rank *r)
 		              "gets no core, or waits for a disk: see top and /proc/%d/stack",
 		              r->pid, copy.label, ANSWER_MS / 1000, r->state, r->pid);
 	else
-		say_lines(d, r, &copy);
+		say_lines(d, all, r);
+	if (!is_stopped(r->state) && r->state != 'Z')
+		say_cause(d, all, r);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -232,8 +317,13 @@ int tt_doctor_running(struct tt_doctor *d, char **pids, int n)
 		if (all.n)
 			qsort(all.of, (size_t)all.n, sizeof *all.of, by_rank);
 		for (int i = 0; i < all.n; i++)
+			read_page(&all.of[i]);
+		for (int i = 0; i < all.n; i++) {
+			if (all.of[i].wanted && (!i || all.of[i].is.job != all.of[i - 1].is.job))
+				say_job(d, &all, i);
 			if (all.of[i].wanted)
-				say_rank(d, &all.of[i]);
+				say_rank(d, &all, &all.of[i]);
+		}
 		if (!all.n)
 			tt_doctor_say(d, TT_NOTE, "running", "no rank of a job runs on this host as this user");
 	}
