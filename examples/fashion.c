@@ -380,7 +380,8 @@ static enum status train(struct training *t, double started)
 	if (t->algorithm->begin(t) || (t->options.load && take_loaded(t)))
 		return LOST;
 	t->report = (struct report){ &t->options, t->rank != 0, t->ranks, seconds_now(), 0,
-		                     (t->epoch + (double)t->step / t->steps) / t->options.epochs };
+		                     (t->epoch + (double)t->step / t->steps) / t->options.epochs,
+		                     tutti_local_size(t->job) };
 	t->reported = t->epoch;
 	samples = (double)(t->options.epochs - t->epoch) * t->train.count - (double)t->step * t->options.batch;
 	do

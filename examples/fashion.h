@@ -75,6 +75,7 @@ struct report {
 	const struct options *options;
 	int quiet, ranks;
 	double started, drawn, first; /* first: the part of the run that was loaded */
+	int here;                     /* ranks of this host */
 };
 void report_progress(struct report *, int epoch, double done); /* done: 0 .. 1 of the run */
 void report_epoch(struct report *, int epoch, const struct epoch *);

@@ -56,6 +56,9 @@ static void print_table(const struct report *r, FILE *out, const struct epoch *l
 	fprintf(out, "\n  samples/s       %8.0f\n", t->samples / t->training);
 	fprintf(out, "  compute         %8.2f s   %5.1f %%%s\n", computing, percent * computing, mean);
 	fprintf(out, "  communication   %8.2f s   %5.1f %%%s\n", t->waiting, percent * t->waiting, mean);
+	if (r->here > sysconf(_SC_NPROCESSORS_ONLN))
+		fprintf(out, "                  most of that is waiting: %d ranks take turns on the %ld cores of this "
+		        "host\n", r->here, sysconf(_SC_NPROCESSORS_ONLN));
 	fprintf(out, "  test accuracy   %8.2f %%\n", 100 * last->accuracy);
 	fprintf(out, "  total           %8.2f s   with reading the data and testing\n", t->total);
 }

@@ -14,6 +14,7 @@ int tt_tool_refuse(const char *tool, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof text, fmt, args);
 	va_end(args);
+	tt_make_plain(text);
 	fprintf(stderr, "tutti %s: %s\n", tool, text);
 	return TT_TOOL_REFUSED;
 }

@@ -212,22 +212,36 @@ static int tell_faults(const struct tt_settings *all)
 	return status;
 }
 
+/* A launcher's variable; most launchers are not here. */
+static bool is_shown(const struct tt_settings *all, int s)
+{
+	return all->of[s].value || !strncmp(tt_setting_info[s].variable, "TUTTI_", 6);
+}
+
 static void print_settings(const struct tt_settings *all)
 {
-	int name_width = 0, value_width = 0;
+	int name_width = 0, value_width = 0, left_out = 0;
 	char room[32];
 
 	for (int s = 0; s < TT_SETTINGS; s++) {
+		if (!is_shown(all, s))
+			continue;
 		name_width = (int)tt_max((size_t)name_width, strlen(tt_setting_info[s].variable));
 		value_width = (int)tt_max((size_t)value_width,
 		                          tt_min(24, strlen(shown_value(all, s, room, sizeof room))));
 	}
 	printf("\n%-*s  %-*s  %-11s  %s\n", name_width + 2, "settings", value_width, "value", "from", "meaning");
 	for (int s = 0; s < TT_SETTINGS; s++) {
+		if (!is_shown(all, s)) {
+			left_out++;
+			continue;
+		}
 		printf("  %-*s  ", name_width, tt_setting_info[s].variable);
 		tt_tool_print_plain(shown_value(all, s, room, sizeof room), value_width);
 		printf("  %-11s  %s\n", all->of[s].value ? all->of[s].origin : "-", tt_setting_info[s].sentence);
 	}
+	if (left_out)
+		printf("  %d variables of launchers are not set; `tutti info --json` lists them\n", left_out);
 }
 
 struct share { /* of the host: what this process may use */

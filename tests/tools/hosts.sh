@@ -68,6 +68,14 @@ test_seats() {
 [1 a] rank
 [2 b] rank
 [3 c] rank"
+	printf '\357\273\277a slots=1\r\n\r\nb\r\n' > list
+	run --hostfile list --prefix sh -c 'echo rank'
+	check "a file of another system" is "$(grep '^\[' out | sort)" "[0 a] rank
+[1 b] rank"
+	printf 'a\nb \033[31mslots\r\n' > list
+	run --hostfile list true
+	check "what is wrong, without control characters" is "$(cat err)" \
+		'tutti run: --hostfile list, line 2: "b ?[31mslots" is no line HOST, HOST:SLOTS or HOST slots=N'
 }
 
 test_job() { # a real one, whose ranks find each other at an agent's socket

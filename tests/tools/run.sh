@@ -151,7 +151,11 @@ test_input() {
 
 test_signal_state() { # a rank starts with what run was started with, not with what run needs for itself
 	"$tutti" run -n 1 grep SigBlk /proc/self/status > out 2> err
-	check "nothing blocked" is "$(cat out)" "$(grep SigBlk /proc/self/status)"
+	check "nothing blocked" is "$(cat out)" "$(printf 'SigBlk:\t0000000000000000')"
+	if env --block-signal=TERM true 2> err; then
+		env --block-signal=TERM,INT "$tutti" run -n 1 grep SigBlk /proc/self/status > out 2> err
+		check "nor where run was started so" is "$(cat out)" "$(printf 'SigBlk:\t0000000000000000')"
+	fi
 	run -n 1 sh -c 'yes | head -n 1'
 	check "SIGPIPE kills" lines err 0
 }
@@ -543,6 +547,8 @@ test_info() {
 	check "a default" has out '^  TUTTI_SILENCE .*10000 .*default .*milliseconds'
 	check "a transport" has out '^  tcp'
 	check "how memory is reached" has out '^  shm  *between ranks of this host; maps .* process_vm_readv'
+	check "only launchers that are here" has_not out '^  OMPI_'
+	check "the others are counted" has out '^  [0-9]* variables of launchers are not set; '
 	check "the simulator is not unusable" has out "^  sim  *for Tutti's own tests"
 	TUTTI_SECRET="sesame, open the door" TUTTI_NODE='a"b\' "$tutti" info --json > out 2> err
 	check "not the secret" has_not out sesame

@@ -149,15 +149,19 @@ static void try_interfaces(struct tt_doctor *d)
 {
 	struct ifaddrs *all = NULL;
 	struct place p;
-	int beyond = 0;
+	int beyond = 0, loopback = 0;
 
 	if (getifaddrs(&all))
 		return;
 	for (const struct ifaddrs *i = all; i; i = i->ifa_next)
 		if (i->ifa_flags & IFF_UP && take_place(i->ifa_addr, &p) && !is_link_local(&p)) {
 			beyond += !(i->ifa_flags & IFF_LOOPBACK);
+			loopback += (i->ifa_flags & IFF_LOOPBACK) != 0;
 			try_interface(d, i, &p);
 		}
+	if (!loopback)
+		tt_doctor_say(d, TT_FINDING, "network",
+		              "the loopback is down, and ranks of one host meet there: ip link set lo up");
 	if (!beyond)
 		tt_doctor_say(d, TT_NOTE, "network", "this host has no interface but loopback: jobs stay on it");
 	freeifaddrs(all);

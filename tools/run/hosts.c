@@ -68,25 +68,28 @@ int tt_run_take_hosts(struct options *o, const char *list)
 	return err;
 }
 
-/* A line: "HOST", "HOST:4", or as mpirun has it "HOST slots=4"; what follows # is a comment. */
+/* A line: "HOST", "HOST:4", or as mpirun has it "HOST slots=4"; what follows # is a comment. Editors of other systems
+ * end lines with \r\n, and begin the file with a mark. */
 int tt_run_take_hostfile(struct options *o, const char *path)
 {
 	char line[512], name[512];
+	static const char mark[] = "\xef\xbb\xbf";
 	FILE *f = fopen(path, "re");
-	int err = 0;
+	int err = 0, number = 0;
 
 	if (!f)
 		return tt_tool_refuse("run", "--hostfile %s: %s", path, strerror(errno));
 	while (!err && fgets(line, sizeof line, f)) {
+		const char *at = line + (number++ || strncmp(line, mark, 3) ? 0 : 3);
 		long slots = 0;
-		line[strcspn(line, "#\n")] = 0;
-		if (sscanf(line, " %511s", name) != 1)
+		line[strcspn(line, "#\r\n")] = 0;
+		if (sscanf(at, " %511s", name) != 1)
 			continue;
-		const char *rest = strstr(line, name) + strlen(name);
+		const char *rest = strstr(at, name) + strlen(name);
 		if (rest[strspn(rest, " \t")] && (sscanf(rest, " slots = %ld", &slots) != 1 || slots < 1 ||
 		                                 slots > RANKS_MAX))
-			err = tt_tool_refuse("run", "--hostfile %s: \"%s\" is no line HOST, HOST:SLOTS or HOST slots=N",
-			                     path, line);
+			err = tt_tool_refuse("run", "--hostfile %s, line %d: \"%s\" is no line HOST, HOST:SLOTS or "
+			                     "HOST slots=N", path, number, at);
 		else
 			err = take_host(o, name, strlen(name), slots);
 	}

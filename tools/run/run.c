@@ -139,12 +139,36 @@ int tt_run_listen(int fd, struct sockaddr *at, socklen_t size)
 	return -1; /* listen() would bind the socket to all interfaces */
 }
 
+static int listen_at(struct run *run, struct sockaddr *at, socklen_t size)
+{
+	run->boot = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (run->boot >= 0 && !tt_run_listen(run->boot, at, size))
+		return 0;
+	int err = -errno;
+	if (run->boot >= 0)
+		close(run->boot);
+	run->boot = -1;
+	return err;
+}
+
+static int listen_on_loopback(struct run *run)
+{
+	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	char text[128];
+	int err = listen_at(run, (struct sockaddr *)&v4, sizeof v4), other = 0;
+
+	if (err)
+		other = listen_at(run, (struct sockaddr *)&v6, sizeof v6);
+	if (err && other)
+		return tt_fail(err, "cannot listen on 127.0.0.1 (%s) nor on [::1] (%s): ranks of this host meet there; "
+		               "is the interface lo up (ip link set lo up)?", strerror(-err), strerror(-other));
+	return err ? tt_run_boot("::1", ntohs(v6.sin6_port), text) : tt_run_boot("127.0.0.1", ntohs(v4.sin_port), text);
+}
+
 /* Rank 0 inherits the socket: the port is reserved from now on, and other ranks' connects wait for rank 0. */
 static int open_boot(struct run *run)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	char text[128];
-
 	if (run->options.hosts && !run->options.rendezvous)
 		return 0; /* hosts.c knows it once the first host is reached */
 	if (run->options.agent)
@@ -153,10 +177,7 @@ static int open_boot(struct run *run)
 		setenv(variable(TT_BOOT), run->options.rendezvous, 1);
 		return 0;
 	}
-	run->boot = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (run->boot < 0 || tt_run_listen(run->boot, (struct sockaddr *)&at, sizeof at))
-		return -errno;
-	return tt_run_boot("127.0.0.1", ntohs(at.sin_port), text);
+	return listen_on_loopback(run);
 }
 
 /* A rank that died may join again, and so may new ones. A file with what is said here may be open to all. */
@@ -214,7 +235,7 @@ static int set_environment(struct run *run)
 	set_secret();
 	if (!run->options.agent)
 		set_job();
-	return open_boot(run);
+	return 0;
 }
 
 static int open_signals(struct run *run)
@@ -231,17 +252,19 @@ static int open_signals(struct run *run)
 	for (size_t i = 0; i < TT_COUNT(passed_on); i++)
 		if (passed_on[i] != SIGHUP || !run->hup_ignored)
 			sigaddset(&ours, passed_on[i]);
-	sigprocmask(SIG_BLOCK, &ours, &run->mask);
+	sigprocmask(SIG_BLOCK, &ours, NULL);
 	run->signals = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
 	return run->signals < 0 ? -errno : 0;
 }
 
 /* A shell starts `tutti run &` with SIGINT ignored. The ranks must not inherit that, nor the changes made here. A
  * request for stats must not end ranks that have not joined yet, nor a script around a rank: the library handles
- * SIGUSR1 in the rank. */
+ * SIGUSR1 in the rank. Signals that the parent of `tutti run` has blocked reach the ranks: else SIGTERM might not end
+ * them. */
 static void restore_signals(const struct run *run)
 {
 	const char *stats = tt_env(TT_STATS_SIGNAL);
+	sigset_t none;
 
 	signal(SIGPIPE, SIG_DFL);
 	for (size_t i = 0; i < TT_COUNT(passed_on); i++)
@@ -249,7 +272,8 @@ static void restore_signals(const struct run *run)
 			signal(passed_on[i], SIG_DFL);
 	if (!stats || strcmp(stats, "none"))
 		signal(SIGUSR1, SIG_IGN); /* still blocked, so none was delivered */
-	sigprocmask(SIG_SETMASK, &run->mask, NULL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
 /* In the child. The order matters: once the keeper knows the group, no process can be left behind. */
@@ -350,7 +374,7 @@ static int start_ranks(struct run *run)
 	close(report[0]);
 	if (err)
 		return tt_tool_refuse("run", "cannot start rank %d of %d: %s%s", o->first + r - 1, o->size,
-		                      strerror(-err), err == -EAGAIN ? " (the limit of processes, ulimit -u)" : "");
+		                      strerror(-err), err == -EMFILE ? tt_files_hint(-err) : tt_process_hint(-err));
 	if (refusal) {
 		tt_tool_refuse("run", "%s%s%scannot execute %s: %s", *o->host ? "on " : "", o->host,
 		               *o->host ? ": " : "", program, strerror(refusal));
@@ -701,8 +725,11 @@ static void serve(struct run *run)
 	while (run->alive || has_text(&run->sinks[0]) || has_text(&run->sinks[1])) {
 		struct pollfd p[] = { wish_of(&run->sinks[0]), wish_of(&run->sinks[1]), { run->signals, POLLIN, 0 },
 			              { run->evicted[0], POLLIN, 0 }, { run->orders, POLLIN, 0 } };
-		if (poll(p, TT_COUNT(p), wait_ms(run)) < 0)
-			continue; /* EINTR after a stop */
+		if (poll(p, TT_COUNT(p), wait_ms(run)) < 0 && errno != EINTR) { /* EINTR after a stop */
+			tt_run_say(run, "cannot wait for the ranks: %s", strerror(errno));
+			run->status = 1;
+			return;
+		}
 		for (int i = 0; i < 2; i++)
 			if (p[i].revents && p[i].events == POLLOUT)
 				tt_run_write_sink(run, &run->sinks[i]);
@@ -765,7 +792,12 @@ static void close_run(struct run *run)
 		munmap(run->groups, sizeof *run->groups);
 }
 
-/* 0, or -errno: everything that does not depend on a rank. */
+static int cannot(const char *what, int err)
+{
+	return err ? tt_fail(err, "cannot %s: %s%s", what, strerror(-err), tt_files_hint(-err)) : 0;
+}
+
+/* 0, or -errno with a sentence: everything that does not depend on a rank. */
 static int open_run(struct run *run)
 {
 	size_t n = (size_t)run->count;
@@ -776,14 +808,17 @@ static int open_run(struct run *run)
 	run->ranks = run->null < 0 ? NULL : calloc(n, sizeof *run->ranks);
 	if (!run->ranks) {
 		run->count = 0;
-		return run->null < 0 ? -errno : -ENOMEM;
+		return run->null < 0 ? cannot("open /dev/null", -errno) : cannot("begin", -ENOMEM);
 	}
 	for (size_t r = 0; r < n; r++)
 		run->ranks[r].out[0].fd = run->ranks[r].out[1].fd = -1;
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	if ((err = open_signals(run)) || (err = tt_run_open_sinks(run)) || (err = start_keeper(run)))
+	if ((err = cannot("take signals", open_signals(run))) || (err = cannot("watch", tt_run_open_sinks(run))) ||
+	    (err = cannot("start the process that ends the ranks", start_keeper(run))))
 		return err;
-	return set_environment(run);
+	if ((err = cannot("set variables", set_environment(run))))
+		return err;
+	return open_boot(run);
 }
 
 static int run_ranks(const struct options *options, const struct rlimit *files, int boot)
@@ -797,7 +832,7 @@ static int run_ranks(const struct options *options, const struct rlimit *files, 
 	int err = open_run(&run);
 
 	if (err)
-		run.status = tt_tool_refuse("run", "cannot begin: %s", strerror(-err));
+		run.status = tt_tool_refuse("run", "%s", tt_why());
 	else if (!(run.status = start_ranks(&run))) {
 		if (options->verbose && !options->hosts)
 			tell_how_to_join(&run);

@@ -95,7 +95,6 @@ struct run {
 	int orders;        /* an agent's: where its orders come from; -1: none */
 	int evicted[2];    /* a pipe: ranks write their number when the others have evicted them */
 	/* The original values, which the ranks get: */
-	sigset_t mask;
 	bool hup_ignored;
 	struct rlimit files;
 };
