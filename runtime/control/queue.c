@@ -78,8 +78,8 @@ static int measure(tutti_queue *q, tutti *group, size_t bytes, int depth)
 	size_t padding = (size_t)HEAD + (size_t)TUTTI_QUEUE_ARRAYS * TT_MODEL_ALIGN;
 
 	if (bytes < 1 || bytes > SIZE_MAX / 1024 - padding || depth < 0 || depth > 1 << 16)
-		return tt_fail(-EINVAL, "queue: bytes is %zu and depth is %d: a batch has 1 byte or more, and the depth "
-		               "is from 0 to %d", bytes, depth, 1 << 16);
+		return tt_fail(-EINVAL, "queue: bytes is %zu and depth is %d: a batch has 1 byte or more, and the "
+		               "depth is from 0 to %d", bytes, depth, 1 << 16);
 	q->most = bytes;
 	q->place_bytes = padding + (bytes + 63) / 64 * 64;
 	q->places = (depth ? depth : DEPTH) + group->n - 1;
@@ -334,13 +334,12 @@ static int check_batch(const tutti_queue *q, const struct tt_model *m)
 		return tt_fail(-ESHUTDOWN, "queue \"%s\" has ended", q->desk.name);
 	if (m->n > TUTTI_QUEUE_ARRAYS)
 		return tt_fail(-EMSGSIZE, "queue \"%s\": the batch has %d arrays, and may have from 1 to %d",
-		               q->desk.name, m->n,
-		               TUTTI_QUEUE_ARRAYS);
+		               q->desk.name, m->n, TUTTI_QUEUE_ARRAYS);
 	for (int i = 0; i < m->n; i++)
 		bytes += m->tensors[i].count * tt_type_size(m->tensors[i].type);
 	if (bytes > q->most)
-		return tt_fail(-EMSGSIZE, "queue \"%s\": the batch has %zu bytes, and may have %zu", q->desk.name, bytes,
-		               q->most);
+		return tt_fail(-EMSGSIZE, "queue \"%s\": the batch has %zu bytes, and may have %zu", q->desk.name,
+		               bytes, q->most);
 	return 0;
 }
 
