@@ -410,7 +410,7 @@ def cluster(tmp_path, lists):
 def test_killed(cluster, tmp_path):
     """One of four is killed, and starts again. Nobody pauses, and the others read its second life."""
     names = ["w1", "w2", "w3", "w4"]
-    config = write_config(tmp_path / "c", free_ports(*names), timeout_ms=1000)
+    config = write_config(tmp_path / "c", free_ports(*names), timeout_ms=3000)  # ten late answers: not chosen again
     for name in names:
         cluster.start(name, config)
     cluster.await_all((a, b + ".1") for a, b in itertools.permutations(names, 2))
@@ -419,7 +419,7 @@ def test_killed(cluster, tmp_path):
     time.sleep(0.5)
     cluster.start("w2", config, 2)
     cluster.await_all([(a, "w2.2") for a in ("w1", "w3", "w4")] + [("w2", b + ".1", 2) for b in ("w1", "w3", "w4")])
-    assert all(each["wait"] < 1.5 and each["send"] < 1 for each in cluster.finish())
+    assert all(each["wait"] < 4 and each["send"] < 1 for each in cluster.finish())
 
 
 def test_stopped(cluster, tmp_path):
