@@ -886,7 +886,7 @@ static int run_crowd(int first, int n, int most)
 
 static void test_crowd(void)
 {
-	int most = crowd_at_a_time(), total = TT_ASAN || TT_TSAN ? all_or(200, 60) : all_or(1000, 120), killed;
+	int most = crowd_at_a_time(), total = TT_ASAN || TT_TSAN ? all_or(200, 60) : all_or(1000, 60), killed;
 	int first = 3 * most / 2; /* by then each number has been used */
 
 	begin();

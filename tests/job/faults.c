@@ -256,7 +256,7 @@ static void test_kill_large(void)
 
 static void test_kill_in_place(void)
 {
-	for (int rank = 0; rank < all_or(5, 3); rank++)
+	for (int rank = 0; rank < all_or(5, 2); rank++)
 		kill_one(&kinds[IN_PLACE], rank, 3 * rank);
 }
 
@@ -269,8 +269,10 @@ static void test_kill_blocks(void)
 static void test_kill_others(void)
 {
 	for (size_t i = 1; i < MESSAGES; i++) {
-		kill_one(&kinds[i], 0, 1);
-		kill_one(&kinds[i], (int)i % 5, 4);
+		if (all_or(true, i % 2))
+			kill_one(&kinds[i], 0, 1);
+		if (all_or(true, !(i % 2)))
+			kill_one(&kinds[i], (int)i % 5, 4);
 	}
 }
 
@@ -1030,6 +1032,7 @@ static void program_besieged(tutti *job)
 		v[49999] = (float)(my_rank + 1);
 		EXPECT(tutti_allreduce(job, v, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0 && v[49999] == 6);
 		mine->rounds++;
+		sleep_ms(1); /* the strangers need processors, too */
 	}
 	EXPECT(right);
 	free(v);

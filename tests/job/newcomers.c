@@ -492,7 +492,7 @@ int main(int argc, char **argv)
 		else
 			return fprintf(stderr, "usage: newcomers [--seed S] [--seeds N] [--verbose]\n"), 2;
 	}
-	seeds = seeds ? seeds : (uint64_t)all_or(TT_ASAN ? 40 : 200, 60);
+	seeds = seeds ? seeds : (uint64_t)all_or(TT_ASAN ? 40 : 200, 25);
 	for (uint64_t s = first; s < first + seeds && failed < 5; s++)
 		failed += !try_seed(s, &joins, &refusals) + !try_visits(s);
 	if (!failed && reuses < visits / 2)

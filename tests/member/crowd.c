@@ -19,7 +19,7 @@ enum { SIM_RANKS = 100, SEEDS = 4, PROCESSES = 24, SHARERS = 12 };
 #elif TT_ASAN
 enum { SIM_RANKS = 880, SEEDS = 4, PROCESSES = 24, SHARERS = 12 };
 #else
-#define SEEDS (uint64_t)all_or(25, 8)
+#define SEEDS (uint64_t)all_or(25, 4)
 enum { SIM_RANKS = 880, PROCESSES = 256, SHARERS = 64 };
 #endif
 enum { FAN = 8, /* of the tree; 880: their table takes two pieces */ HANG_MS = 20000 * SLOW };
