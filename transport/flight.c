@@ -98,7 +98,7 @@ static bool inside(const struct tt_region *r, const void *local, size_t len)
 static int check_remote(const struct tt_op *op)
 {
 	if (!op->key)
-		return tt_fail(-EINVAL, "an op without a key: PUT, GET and ADD name a region of the peer's");
+		return tt_fail(-EINVAL, "the op has no key: PUT, GET and ADD name a region of the peer's");
 	if ((op->offset > op->key->len || op->len > op->key->len - op->offset) && !tt_broken(KEY_PAST_END))
 		return tt_fail(-ERANGE, "%zu bytes at offset %llu reach past the end of a region of %llu bytes",
 		               op->len, (unsigned long long)op->offset, (unsigned long long)op->key->len);
@@ -112,10 +112,10 @@ static int check_local(const struct tt_net *net, const struct tt_op *op)
 	if (op->kind == TT_ADD)
 		return 0;
 	if (!op->region && op->len > net->copy_max)
-		return tt_fail(-EINVAL, "%zu bytes of memory that is not registered: at most %zu", op->len,
+		return tt_fail(-EINVAL, "%zu bytes of an op are not registered, and at most %zu may be so", op->len,
 		               net->copy_max);
 	if (op->len && !op->local)
-		return tt_fail(-EINVAL, "an op over %zu bytes at address 0", op->len);
+		return tt_fail(-EINVAL, "the %zu bytes of an op are at address 0", op->len);
 	if (op->region && op->len && !inside(op->region, op->local, op->len))
 		return tt_fail(-EINVAL, "the %zu bytes of an op are not in the region it names", op->len);
 	return 0;
@@ -124,9 +124,9 @@ static int check_local(const struct tt_net *net, const struct tt_op *op)
 int tt_op_check(const struct tt_net *net, const struct tt_op *op)
 {
 	if (op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY))
-		return tt_fail(-EINVAL, "an op with unknown flags 0x%x", op->flags);
+		return tt_fail(-EINVAL, "the op has unknown flags 0x%x", op->flags);
 	if (op->flags & TT_NOTIFY && (op->kind != TT_PUT || op->notify >= 1u << 24))
-		return tt_fail(-EINVAL, "a notify of %u: only a PUT has one, and it is below 2^24", op->notify);
+		return tt_fail(-EINVAL, "the notify is %u: only a PUT has one, and it is below 2^24", op->notify);
 	int err = check_local(net, op);
 	if (err)
 		return err;
@@ -137,16 +137,16 @@ int tt_op_check(const struct tt_net *net, const struct tt_op *op)
 		return check_remote(op);
 	case TT_ADD:
 		if (op->len != 8 || op->offset % 8)
-			return tt_fail(-EINVAL, "an ADD to %zu bytes at offset %llu: it takes 8, at a multiple of 8",
+			return tt_fail(-EINVAL, "an ADD has %zu bytes at offset %llu: it takes 8, at a multiple of 8",
 			               op->len, (unsigned long long)op->offset);
 		return check_remote(op);
 	case TT_SEND:
 		if (op->len <= TT_MESSAGE_MAX)
 			return 0;
-		return tt_fail(-EINVAL, "a message of %zu bytes: at most %d, PUT longer ones", op->len,
+		return tt_fail(-EINVAL, "the message has %zu bytes: PUT what has more than %d", op->len,
 		               TT_MESSAGE_MAX);
 	}
-	return tt_fail(-EINVAL, "an op of unknown kind %d", (int)op->kind);
+	return tt_fail(-EINVAL, "the op has the unknown kind %d", (int)op->kind);
 }
 
 static bool holds(const struct tt_pin *pin, const struct tt_mem *mem, bool remote)

@@ -173,7 +173,8 @@ static int cannot_listen(const union tt_socket_address *a, int err)
 	if (err == -EADDRINUSE) {
 		tt_port_owner(tt_resolve_port(a), owner);
 		return tt_fail(err, "cannot listen on %s: the port is in use by %s; a job needs a port of its own: set "
-		               "TUTTI_BOOT=HOST:PORT, MASTER_PORT or the list of nodes, which names it", text, owner);
+		               "TUTTI_BOOT=HOST:PORT, MASTER_PORT or the list of nodes, which names it (a program "
+		               "that a rank starts gets its own job by `tutti run`)", text, owner);
 	}
 	if (err == -EADDRNOTAVAIL)
 		return tt_fail(err, "cannot listen on %s: this host has no such address; TUTTI_IFACE names one", text);

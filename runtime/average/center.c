@@ -196,7 +196,8 @@ static int list_workers(tutti_center *c, tutti *group)
 		return tt_group_list(group, &c->worker);
 	}
 	if (k->workers < 0 || !k->worker)
-		return tt_fail(-EINVAL, "center open: %d workers, %s", k->workers, k->worker ? "listed" : "not listed");
+		return tt_fail(-EINVAL, "center open: workers is %d, and the list of them is %s", k->workers,
+		               k->worker ? "there" : "NULL");
 	if (!(c->worker = malloc((size_t)k->workers * sizeof *c->worker)))
 		return tt_fail(-ENOMEM, "center open: no memory for a list of %d workers", k->workers);
 	for (c->workers = 0; c->workers < k->workers; c->workers++) {

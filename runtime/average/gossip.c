@@ -68,7 +68,7 @@ static int check(const tutti_gossip_config *c, bool holds)
 	if (c->place > TUTTI_PLACE_HOST)
 		return tt_fail(-EINVAL, "gossip: there is no place %d for buffers", (int)c->place);
 	if (!c->choose != (c->choice != TUTTI_CHOICE_OWN))
-		return tt_fail(-EINVAL, "gossip: `choose` goes with TUTTI_CHOICE_OWN, and that with it");
+		return tt_fail(-EINVAL, "gossip: `choose` and TUTTI_CHOICE_OWN go together: set both, or neither");
 	if ((err = check_number("value", c->value, 0, 1)) ||
 	    (err = check_number("divergence_threshold", c->divergence_threshold, 0, HUGE_VAL)) ||
 	    (err = check_number("fetch_probability", c->fetch_probability, 0, 1)) ||

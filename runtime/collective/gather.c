@@ -87,7 +87,7 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 	if (root < -1 || root >= group->n)
 		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, group->n - 1);
 	if (bytes < 1 || bytes > PTRDIFF_MAX / (size_t)group->n || !value || (mine && !all))
-		return tt_fail(-EINVAL, "gather: %zu bytes of each of %d ranks: at least 1 byte is gathered, all of "
+		return tt_fail(-EINVAL, "gather: bytes is %zu, for each of %d ranks: each gives 1 byte or more, all of "
 		               "them fit into memory, and neither value nor all (on the root) may be NULL", bytes,
 		               group->n);
 	if ((err = tt_host_only("gather", "value", value, bytes)) ||

@@ -143,7 +143,7 @@ static int check_size(const char *what, int n, size_t bytes, const void *in, con
 		return tt_fail(-EINVAL, "%s: %zu bytes for each of %d ranks are more than memory can hold", what, bytes,
 		               n);
 	if (bytes && (!in || !out))
-		return tt_fail(-EINVAL, "%s: %zu bytes a rank, and in or out is NULL", what, bytes);
+		return tt_fail(-EINVAL, "%s: each rank has %zu bytes, and in or out is NULL", what, bytes);
 	return (err = tt_host_only(what, "in", in, bytes)) ? err : tt_host_only(what, "out", out, bytes);
 }
 

@@ -123,7 +123,7 @@ int tutti_scatter(tutti *group, const void *all, size_t bytes, void *value, int 
 	if (root < 0 || root >= group->n)
 		return tt_fail(-EINVAL, "scatter: root %d must be from 0 to %d", root, group->n - 1);
 	if (bytes < 1 || bytes > PTRDIFF_MAX / (size_t)group->n)
-		return tt_fail(-EINVAL, "scatter: a block of %zu bytes for each of %d ranks: a block has at least 1 "
+		return tt_fail(-EINVAL, "scatter: bytes is %zu, for each of %d ranks: a block has at least 1 "
 		               "byte, and all of them fit into memory", bytes, group->n);
 	if (!value || (mine && !all))
 		return tt_fail(-EINVAL, "scatter: value is NULL, or all is NULL on the root");

@@ -298,7 +298,7 @@ static int read_header(struct tt_tensors *f, uint64_t size)
 	struct tt_pack p = tt_unpack(bytes, TT_HEADER_AT);
 	len = tt_get64(&p);
 	if (len > TT_HEADER_MAX || len > size - TT_HEADER_AT)
-		return tt_damaged(f, "a header of %llu bytes, where the file has %llu and a header at most %d: "
+		return tt_damaged(f, "the header would have %llu bytes, the file has %llu, a header at most %d: "
 		                     "no safetensors file, or cut off", (ull)len, (ull)size, TT_HEADER_MAX);
 	if (!(f->text = malloc(len + 1)))
 		return tt_tensors_no_memory(f->path);

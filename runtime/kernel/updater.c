@@ -211,7 +211,7 @@ static int check_own(const tutti_updater *a)
 		       tt_fail(-EINVAL, "the rule %s comes with a function of its own: that is for TUTTI_UPDATE_OWN",
 		               rules[a->rule].name);
 	if (!a->own)
-		return tt_fail(-EINVAL, "TUTTI_UPDATE_OWN without a function: set tutti_updater.own");
+		return tt_fail(-EINVAL, "TUTTI_UPDATE_OWN needs a function: set tutti_updater.own");
 	if (a->own_states < 0 || a->own_states > TT_UPDATE_STATES)
 		return tt_fail(-EINVAL, "own_states is %d: it must be from 0 to %d", a->own_states, TT_UPDATE_STATES);
 	return 0;

@@ -313,7 +313,7 @@ const char *tt_launch_detect(const struct tt_settings *s, bool nodes, char why[T
 	}
 	const struct tt_launcher *by = find_launcher(s, why);
 	if (!by && !*why)
-		snprintf(why, TT_LAUNCH_WHY, "no launcher's variables are set: a job of one");
+		snprintf(why, TT_LAUNCH_WHY, "no launcher's variables are set: this process is a job of one");
 	else if (!by)
 		return "unusable";
 	return by ? by->name : "none";

@@ -60,7 +60,7 @@ static int ask(const char *key, bool of_all, int *out)
 		return failed(key, status);
 	*out = v->type == PMIX_UINT32 ? (int)v->data.uint32 : v->type == PMIX_UINT16 ? v->data.uint16 : -1;
 	free(v);
-	return *out < 0 ? tt_fail(-EIO, "PMIx says of %s what is no number", key) : 0;
+	return *out < 0 ? tt_fail(-EIO, "what PMIx says of %s is no number", key) : 0;
 }
 
 static int ask_all(void)

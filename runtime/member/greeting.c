@@ -443,8 +443,9 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	all->may_come |= again;
 	all->turned_away |= !again;
 	if (first)
-		snprintf(all->join_why, sizeof all->join_why, "%.95s refused this process as %s: %s", l->peer->addr,
-		         own_name(job, name), text);
+		snprintf(all->join_why, sizeof all->join_why, "%.95s refused this process as %s: %.200s%s",
+		         l->peer->addr, own_name(job, name), text, strstr(text, "already taken") ?
+		         " (a program that a rank starts gets its own job by `tutti run`)" : "");
 	bool more = m && tt_rendezvous_has_more(m);
 	uint64_t patience = more || all->unnumbered ? job->timeout : job->timeout / 2;
 	if (again && (!job->joined || all->node_list) && m && tt_rendezvous_retry(m, patience)) {

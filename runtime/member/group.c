@@ -297,7 +297,7 @@ int tutti_group_timeout(tutti *g, int ms)
 	if (err)
 		return err;
 	if (ms < TUTTI_NEVER || (ms > 0 && ms < TIMEOUT_MIN_MS))
-		return tt_fail(-EINVAL, "a timeout of %d ms: write TUTTI_NEVER, 0 for the job's, or %d and above", ms,
+		return tt_fail(-EINVAL, "the timeout is %d ms: write TUTTI_NEVER, 0 for the job's, or %d and above", ms,
 		               TIMEOUT_MIN_MS);
 	if ((err = tt_begin(job)))
 		return err;

@@ -714,7 +714,7 @@ static int check_list(const struct tutti *at, const int *ranks, int n, const cha
 	if (err || (err = tt_given(name, "tutti_group_of: name")))
 		return err;
 	if (n < 1 || n > tt_group_count(at))
-		return tt_fail(-EINVAL, "a group of %d ranks: the list must have from 1 to %d", n, tt_group_count(at));
+		return tt_fail(-EINVAL, "the list has %d ranks, and must have from 1 to %d", n, tt_group_count(at));
 	if (!*name || strlen(name) >= NAME)
 		return tt_fail(-EINVAL, "the name of a group has %zu bytes, and must have from 1 to %d", strlen(name),
 		               NAME - 1);

@@ -553,7 +553,7 @@ static int make_set(tutti_op *const ops[], int n, struct set *s)
 {
 	*s = (struct set){ .ops = ops, .n = n };
 	if (n < 0 || (n && !ops))
-		return tt_fail(-EINVAL, "%d operations in a list that is %s", n, ops ? "there" : "NULL");
+		return tt_fail(-EINVAL, "the list has %d operations, and is %s", n, ops ? "there" : "NULL");
 	for (int i = 0; i < n; i++) {
 		struct tt_job *job = NULL;
 		int err = ops[i] ? find_job(ops[i], &job) : 0;

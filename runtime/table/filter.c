@@ -177,10 +177,10 @@ int tt_filter_unpack(void *to, size_t n, tutti_type type, const void *from, size
 	const char *indices = from;
 
 	if (!m || bytes % pair_size(type) || !is_shorter(m, n, type))
-		return tt_fail(-EBADMSG, "a sparse block of %zu bytes for %zu elements: pairs of %zu bytes, and fewer "
+		return tt_fail(-EBADMSG, "a sparse block has %zu bytes for %zu elements: pairs of %zu bytes, and fewer "
 		               "than the elements take, are expected", bytes, n, pair_size(type));
 	if (!grow_to_below(indices, m, n))
-		return tt_fail(-EBADMSG, "a sparse block whose %zu indices do not grow, or go beyond its %zu elements",
+		return tt_fail(-EBADMSG, "the %zu indices of a sparse block do not grow, or pass its %zu elements",
 		               m, n);
 	memset(to, 0, n * tt_type_size(type));
 	loops[type].put(to, indices, indices + m * sizeof(uint32_t), m);

@@ -148,7 +148,7 @@ static int read_keys(struct reading *r, struct tt_staged *staged)
 		return tt_fail(-EBADMSG, "%s: \"%s\" are of %s, and keys are of I64", path, name,
 		               tt_tensor_type_names[a->is.type]);
 	if (a->is.count > PTRDIFF_MAX / tt_table_row_bytes(t))
-		return tt_fail(-EBADMSG, "%s: \"%s\" are %llu, for which no values can be there", path, name,
+		return tt_fail(-EBADMSG, "%s: \"%s\" has %llu keys, more than can have values", path, name,
 		               (unsigned long long)a->is.count);
 	if ((err = tt_keys_open(staged->room, &staged->keys)) || (err = take_keys(r, a, staged->keys)))
 		return err;

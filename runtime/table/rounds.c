@@ -28,10 +28,10 @@ int tt_consistency_check(const tutti_consistency *c)
 	if (c->mode != TUTTI_ASYNC && c->mode != TUTTI_SSP && c->mode != TUTTI_BSP)
 		return tt_fail(-EINVAL, "there is no consistency %d", (int)c->mode);
 	if (c->staleness < 0 || (c->staleness && c->mode != TUTTI_SSP))
-		return tt_fail(-EINVAL, "a staleness of %d: it is 0 or more, and only bounded staleness has it",
+		return tt_fail(-EINVAL, "staleness is %d, and must be 0 or more; only bounded staleness has one",
 		               c->staleness);
 	if (c->backup < 0 || (c->backup && c->mode != TUTTI_BSP))
-		return tt_fail(-EINVAL, "%d backup workers: that is 0 or more, and only rounds have them", c->backup);
+		return tt_fail(-EINVAL, "backup is %d, and must be 0 or more; only rounds have backups", c->backup);
 	return 0;
 }
 

@@ -358,7 +358,7 @@ int tt_rows_check(const struct tutti_table *t, const char *what, const uint64_t 
 	int err;
 
 	if (n && (!rows || !memory))
-		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows, and %s given for them is NULL", what, t->name, n,
+		return tt_fail(-EINVAL, "%s: table \"%s\": for %zu rows %s is NULL", what, t->name, n,
 		               rows ? "the memory" : "the list");
 	if (n > PTRDIFF_MAX / tt_max(tt_table_row_bytes(t), TT_ROW_NAME))
 		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows of %llu elements are more than memory can be", what,

@@ -12,7 +12,7 @@ int tt_shards_cut(struct tt_shards *s, uint64_t count, int servers, uint64_t ali
 	uint64_t units, used;
 
 	if (!count || !align || servers < 1)
-		return tt_fail(-EINVAL, "%llu elements, aligned to %llu, on %d servers: none of them may be less than "
+		return tt_fail(-EINVAL, "there are %llu elements, aligned to %llu, on %d servers: none may be below "
 		               "1", (unsigned long long)count, (unsigned long long)align, servers);
 	if (cut == TT_CUT_MULTIVERSO || units_of(count, align) < (uint64_t)servers)
 		align = 1;

@@ -22,7 +22,7 @@ static int check_ranks(const tutti *at, const char *name, const char *role, cons
 	int most = is_whole(at) ? tt_members(at->job)->capacity : at->n;
 
 	if (n < 0 || n > most || (!n != !rank))
-		return tt_fail(-EINVAL, "table \"%s\": %d %ss, and a list of them that is %s: name all of them, or "
+		return tt_fail(-EINVAL, "table \"%s\": %d %ss are named, and the list of them is %s: name all, or "
 		               "none for all ranks", name, n, role, rank ? "there" : "NULL");
 	for (int i = 0; i < n; i++)
 		for (int j = 0; j <= i; j++)
@@ -99,14 +99,14 @@ static int check_config(const tutti *at, const char *name, const tutti_table_con
 		return tt_fail(-EINVAL, "table \"%s\": the type %s is for collectives and queues: take f32, f64, f16, "
 		               "bf16, i32 or i64", name, tt_type_name(c->type));
 	if (c->row > UINT32_MAX)
-		return tt_fail(-EINVAL, "table \"%s\": rows of %llu elements, and they may have up to 2^32 - 1", name,
+		return tt_fail(-EINVAL, "table \"%s\": row is %llu elements, and may be up to 2^32 - 1", name,
 		               (unsigned long long)c->row);
 	if ((!c->count && !(c->flags & TUTTI_TABLE_KEYS)) ||
 	    c->count > most_bytes / tt_type_size(c->type) / c->row)
-		return tt_fail(-EINVAL, "table \"%s\": %llu rows of %llu elements, and it must be from 1 up to what "
+		return tt_fail(-EINVAL, "table \"%s\": count is %llu, of rows of %llu elements: it is from 1 to what "
 		               "memory can be", name, (unsigned long long)c->count, (unsigned long long)c->row);
 	if (c->publish_ms < 0 || (!(c->flags & TUTTI_TABLE_SNAPSHOTS) && (c->publish_ms || c->publish_pushes)))
-		return tt_fail(-EINVAL, "table \"%s\": versions every %d ms or %llu pushes: 0 or more, and with "
+		return tt_fail(-EINVAL, "table \"%s\": publish_ms is %d, publish_pushes %llu: 0 or more, and with "
 		               "TUTTI_TABLE_SNAPSHOTS only", name, c->publish_ms,
 		               (unsigned long long)c->publish_pushes);
 	if ((err = check_ranks(at, name, "server", c->server, c->servers)) || (err = check_flags(name, c)) ||
@@ -121,7 +121,7 @@ int tt_table_can_be(tutti_update_rule rule, unsigned flags, const tutti_consiste
 		return tt_fail(-EINVAL, "rounds with backup workers do not wait for who pulls fresh rows: leave out "
 		               "TUTTI_TABLE_FRESH, or the backup workers");
 	if (c->mode == TUTTI_BSP && takes_values(rule))
-		return tt_fail(-EINVAL, "the rule %s takes values, of which a round can make no sum",
+		return tt_fail(-EINVAL, "the rule %s takes values, and a round can sum up deltas alone",
 		               tt_update_name(rule));
 	return tt_consistency_check(c);
 }

@@ -435,6 +435,50 @@ static void test_log_names_rank_and_time(void)
 	end_pipe();
 }
 
+/* Values of variables and files may hold any bytes: a line or sentence stays one line. */
+static void test_sentences_are_plain(void)
+{
+	char text[256];
+
+	begin_pipe();
+	tt_log(TT_WARN, "a host \"%s\"", "b\r\n\033[31m\x7f\xc3\xa4");
+	drain(text, sizeof text);
+	end_pipe();
+	CU_ASSERT_STRING_EQUAL(text, "tutti: warn: a host \"b???[31m?\xc3\xa4\"\n");
+	tt_fail(-EINVAL, "%s", "one\ntwo");
+	CU_ASSERT_STRING_EQUAL(tt_why(), "one?two");
+}
+
+/* A program may set the locale of its user, who may write 0,5. */
+static void test_numbers_of_a_locale(void)
+{
+	char folder[] = "/tmp/tutti-locale-XXXXXX", command[160];
+	locale_t german = newlocale(LC_ALL_MASK, "de_DE.UTF-8", (locale_t)0);
+
+	if (!german && mkdtemp(folder)) {
+		snprintf(command, sizeof command, "localedef --no-archive -i de_DE -f ISO-8859-1 %s/de_DE > /dev/null "
+		         "2>&1", folder);
+		setenv("LOCPATH", folder, 1);
+		german = system(command) == 0 ? newlocale(LC_ALL_MASK, "de_DE", (locale_t)0) : (locale_t)0;
+		unsetenv("LOCPATH");
+		snprintf(command, sizeof command, "rm -rf %s", folder);
+		CU_ASSERT_EQUAL(system(command), 0);
+	}
+	if (!german) {
+		printf("no German locale here: not tried\n");
+		return;
+	}
+	locale_t before = uselocale(german);
+	snprintf(command, sizeof command, "%.1f", 4.4);
+	CU_ASSERT_STRING_EQUAL(command, "4,4");
+	tt_fail(-EINVAL, "alpha is %g", 0.5);
+	CU_ASSERT_STRING_EQUAL(tt_why(), "alpha is 0.5");
+	snprintf(command, sizeof command, "%.1f", 4.4);
+	CU_ASSERT_STRING_EQUAL(command, "4,4");
+	uselocale(before);
+	freelocale(german);
+}
+
 static bool is_readable(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -1032,6 +1076,8 @@ static CU_TestInfo log_tests[] = {
 	{ "each thread has its own sentence", test_each_thread_has_its_own_sentence },
 	{ "nearest", test_nearest },
 	{ "the log never blocks", test_log_never_blocks },
+	{ "sentences are plain", test_sentences_are_plain },
+	{ "numbers of a locale", test_numbers_of_a_locale },
 	{ "the log without a reader", test_log_without_a_reader },
 	{ "the log names rank and time", test_log_names_rank_and_time },
 	{ "the log for the program", test_log_for_the_program },

@@ -3,6 +3,7 @@
 #include "control/control_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
+#include <sys/resource.h>
 
 enum { SEEDS = TT_TSAN ? 5 : 10, KILLS = TT_TSAN ? 30 : 150 };
 enum { RANKS = 4, CONTROLLER = 1, TIMES = 20, BATCHES = 60, COUNT = 500, DEPTH = 5 };
@@ -845,6 +846,25 @@ static void fetch_late(tutti *job)
 
 static void test_fetch_late(void) { on_sim(fetch_late, SEEDS, 0); }
 
+/* A worker for which there is nothing to do sleeps. */
+static void rest(tutti *job)
+{
+	tutti_queue *q = open_queue(job);
+	const tutti_tensor *list;
+	struct rusage before, after;
+
+	getrusage(RUSAGE_THREAD, &before);
+	if (tutti_rank(job) != CONTROLLER)
+		CHECK(tutti_queue_receive(q, &list, 700) == -ETIMEDOUT);
+	getrusage(RUSAGE_THREAD, &after);
+	CHECK(after.ru_nvcsw - before.ru_nvcsw < 25); /* a look each 20 ms would be 35 */
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_queue_close(q);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_rest(void) { run((struct ranks){ .wire = "tcp", .program = rest }); }
+
 static void starve(tutti *job)
 {
 	tutti_queue *q = open_queue(job);
@@ -957,6 +977,7 @@ static CU_TestInfo controller_tests[] = { { "ask", test_ask },
 static CU_TestInfo queue_tests[] = { { "flow", test_flow },
 	                             { "fill", test_fill },
 	                             { "starve", test_starve },
+	                             { "rest", test_rest },
 	                             { "fetch_late", test_fetch_late },
 	                             { "lose_taker", test_lose_taker },
 	                             { "lose_producer", test_lose_producer },

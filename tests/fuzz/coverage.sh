@@ -24,6 +24,7 @@ runtime/member/sponsor.c consents tt_sponsor_take_claim tt_sponsor_take_consent
 runtime/member/late_join.c tt_late_join_take_number tt_late_join_admit tt_late_join_told tt_late_join_news
 runtime/member/connection.c tt_take_part answer_part member_message on_message on_notify
 runtime/member/greeting.c say_where who_comes fault_of_hello may_come_again must_ask meet take_welcome take_hello take_refusal take_busy tt_greeting_take
+runtime/member/node_list.c tt_nodes_take tt_nodes_seat_guest
 runtime/member/life.c tt_member_take_bye tt_take_bye
 runtime/member/news.c tt_news_take_down take_life tt_news_take_farewell tt_news_take_missed
 runtime/member/heartbeat.c tt_heartbeat_answered

@@ -1,9 +1,9 @@
 /* fuzz_members.c - a job of three in which rank 2 goes bad: it has joined honestly, takes part in windows and
  * collectives or not, and sends what the input says. Nothing of that may end rank 0 or 1, hang them, or write where it
- * has no key. Input: which collectives are called, which change of the group, the world's seed, then events
- * (attack.h). */
+ * has no key. Input: which collectives are called, which change of the group or whether each process has a list of
+ * nodes of its own, the world's seed, then events (attack.h). */
 #include "device/device.h"
-#include "member/member.h"
+#include "member/member_private.h"
 #include "tests/fuzz/attack.h"
 #include "transport/sim/sim.h"
 
@@ -115,9 +115,31 @@ static void stage_memory(struct part *p)
 	tt_unlock(p->job->job);
 }
 
+static bool has_own_lists(void) { return (deed & 3) != 1 && deed & 32; } /* not a split, which uses the bit */
+
+/* From now on this rank takes processes in that its list of nodes lacks, as many as newcomers may be there. The world
+ * knows no HOST:PORT, so all have joined without a list. */
+static void make_own_list(struct tt_job *job)
+{
+	struct tt_members *all = tt_members(job);
+
+	tt_lock(job);
+	all->node = calloc((size_t)all->capacity, sizeof *all->node);
+	FUZZ_CHECK(all->node, "there is memory");
+	for (int i = 0; i < job->size; i++) {
+		snprintf(all->node[i].name, sizeof all->node[i].name, "n%d", i);
+		snprintf(all->node[i].address, sizeof all->node[i].address, "sim:%d", i);
+	}
+	all->over = "sim";
+	all->node_list = all->own_list = true;
+	tt_unlock(job);
+}
+
 static void open_part(struct part *p)
 {
 	FUZZ_CHECK(!tutti_join(NULL, &p->job), "all join");
+	if (has_own_lists())
+		make_own_list(p->job->job);
 	if (deed & 128)
 		tt_settings_set(&p->job->job->settings, TT_ALLREDUCE, deed & 16 ? "rabenseifner" : "ring", "test");
 	p->group = p->job;

@@ -78,5 +78,29 @@ else
 	library=$(cd "$(dirname "$library")" && pwd)/libtutti.so
 	try "Python's cffi" "python3 -c 'import cffi'" "python3 $scratch/try.py"
 	try "LuaJIT" "luajit -v" "luajit $scratch/try.lua"
+	cat > "$scratch/plugin.c" << 'end of file'
+/* A plugin that links the library is unloaded while the job's threads run. */
+#include <dlfcn.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	void *library = argc == 2 ? dlopen(argv[1], RTLD_NOW) : 0, *job = 0;
+	int (*join)(const void *, void **) = library ? (int (*)(const void *, void **))dlsym(library, "tutti_join") : 0;
+	int (*open)(void) = library ? (int (*)(void))dlsym(library, "tutti_log_open") : 0;
+
+	if (!join || join(0, &job) || !open || open() < 0 || dlclose(library))
+		return 1;
+	usleep(100000); /* the threads go on; at exit the library's own functions run */
+	return 0;
+}
+end of file
+	if ! ${CC:-cc} -D_GNU_SOURCE -o "$scratch/plugin" "$scratch/plugin.c" -ldl > "$scratch/log" 2>&1; then
+		cat "$scratch/log"
+		fail "the plugin does not compile"
+	elif ! TUTTI_RANK=0 TUTTI_SIZE=1 TUTTI_BOOT=127.0.0.1:0 "$scratch/plugin" "$library" > "$scratch/log" 2>&1; then
+		cat "$scratch/log"
+		fail "the library does not outlive its dlclose()"
+	fi
 fi
 exit $failed

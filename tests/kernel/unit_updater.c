@@ -407,7 +407,7 @@ static void test_bad_tables(void)
 		{ tutti_adam(0.1), TUTTI_I32, "adam is not for integers" },
 		{ WITH(tutti_adam(0.1), it.flags = TUTTI_SHARED_STATE), TUTTI_F32, "adam takes no flags" },
 		{ WITH(tutti_adagrad(0.1), it.flags = TUTTI_BACKUP_FROM_ZERO), TUTTI_F32, "no flags" },
-		{ tutti_own(NULL, NULL, 0), TUTTI_F32, "without a function" },
+		{ tutti_own(NULL, NULL, 0), TUTTI_F32, "needs a function" },
 		{ tutti_own(own_nothing, NULL, 5), TUTTI_F32, "own_states is 5" },
 		{ WITH(tutti_sgd(0.1), it.own = own_nothing), TUTTI_F32, "TUTTI_UPDATE_OWN" },
 		{ WITH(tutti_accumulate(), it.defaults.scale = 2), TUTTI_I64, "no scale" },

@@ -926,7 +926,7 @@ static void test_launcher_gone(void)
 
 static void test_secret_file(void)
 {
-	const char *file = config_file("secret", "correct horse battery staple\nanother line\n");
+	const char *file = config_file("secret", "correct horse battery staple\r\nanother line\r\n");
 	const char *set = text("TUTTI_SECRET_FILE=%s", file), *none = text("TUTTI_SECRET_FILE=%s", file_at("none"));
 	int port = free_port();
 
@@ -1061,7 +1061,10 @@ static void test_missing(void)
 	const char *boot = boot_at(free_port());
 
 	REFUSED(-ETIMEDOUT, text("rank 0|%s|600 ms|Connection refused", boot + strlen("TUTTI_BOOT=")), "TUTTI_RANK=1",
-	        "TUTTI_SIZE=2", boot, QUICK);
+	        "TUTTI_SIZE=2", boot, QUICK, "TUTTI_SILENCE=200");
+	WANT(strstr(board->of[0].log, "joining waits for rank 0") &&
+	     strstr(board->of[0].log, "The last try: ") && strstr(board->of[0].log, "Connection refused"),
+	     "while it waited it wrote: %s", board->of[0].log);
 	uint64_t ms = board->of[0].ms;
 	WANT(ms >= 590 && ms < 5000 * SLOW, "it took %llu ms", (unsigned long long)ms);
 
@@ -1086,7 +1089,7 @@ static void test_twice(void)
 
 	run(again, 3);
 	look_joined(__LINE__, 2);
-	look_refused(__LINE__, &board->of[2], -EPERM, "rank 1 is already taken");
+	look_refused(__LINE__, &board->of[2], -EPERM, "rank 1 is already taken|`tutti run`");
 	again[2].env[0] = "TUTTI_RANK=0";
 	run(again, 3);
 	look_joined(__LINE__, 2);
@@ -1119,7 +1122,7 @@ static void test_same_port(void)
 	look_refused(__LINE__, &board->of[2], -EPERM,
 	             "port is another job's|\"slurm-1-0\"|\"slurm-2-0\"|set another TUTTI_BOOT");
 	look_refused(__LINE__, &board->of[3], -EADDRINUSE,
-	             "cannot listen|in use by process |(boot)|set TUTTI_BOOT=HOST:PORT");
+	             "cannot listen|in use by process |(boot)|set TUTTI_BOOT=HOST:PORT|`tutti run`");
 }
 
 #define TORCH(rank, local) "TORCHELASTIC_RUN_ID=r", "RANK=" rank, "WORLD_SIZE=2", "LOCAL_RANK=" rank, local

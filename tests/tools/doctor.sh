@@ -104,6 +104,28 @@ test_quota() {
 	rmdir "$group"
 }
 
+# A host without a loopback: no rank of it finds another one there.
+test_loopback() {
+	name="no loopback"
+	unshare -n true 2> err || { skip "a host without a loopback, for which this user may make no network"; return; }
+	unshare -n "$tutti" doctor > out 2> err
+	status=$?
+	finds network 'the loopback is down, .*: ip link set lo up'
+	unshare -n sh -c "ip link set lo up && ip addr flush dev lo && exec '$tutti' run -n 1 true" > out 2> err
+	status=$?
+	check "tutti run says so, too" has err \
+		'^tutti run: cannot listen on 127.0.0.1 (.*) nor on \[::1\] (.*): .* (ip link set lo up)?$'
+	unshare -n sh -c "ip link set lo up && ip addr del 127.0.0.1/8 dev lo &&
+		exec '$tutti' run -n 2 sh -c 'echo \$TUTTI_BOOT; exec ${tutti%/*}/examples/ring'" > out 2> err
+	status=$?
+	if [ -e /proc/net/if_inet6 ]; then
+		check "::1 does where 127.0.0.1 is missing" has out 'hops around 2 ranks'
+		check "as TUTTI_BOOT says" has out '^\[::1\]:[0-9]*$'
+	fi
+	unshare -m sh -c "mount -t tmpfs none /dev && exec '$tutti' run -n 1 true" > out 2> err
+	check "nothing goes without /dev/null, and that is said" has err '^tutti run: cannot open /dev/null: No such file'
+}
+
 test_settings() {
 	TUTTI_PORTS=900-1 doctor
 	finds settings 'TUTTI_PORTS=900-1 is not a range of ports'
@@ -359,4 +381,4 @@ END
 	fi
 }
 
-run_tests "host limits memory quota settings pairs joins ports apart running running_tcp newcomer refusals hosts" "$@"
+run_tests "host limits memory quota loopback settings pairs joins ports apart running running_tcp newcomer refusals hosts" "$@"

@@ -79,7 +79,7 @@ static int read_address(const struct tt_shm *net, const char *text, struct socka
 	                   (size_t)snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tutti-%016llx", name));
 	return where == net->reach
 	               ? 0
-	               : tt_fail(-EHOSTUNREACH, "its host, container or user is another one");
+	               : tt_fail(-EHOSTUNREACH, "the process there is of another host, container or user");
 }
 
 int tt_shm_take_name(struct tt_shm *net, const struct tt_net_config *c)
