@@ -63,14 +63,25 @@ int tt_gpu_of_uuid(const uint8_t uuid[TT_GPU_UUID])
 	return -1;
 }
 
+uint64_t tt_gpu_ask_reach(int device)
+{
+	uint64_t reach = (uint64_t)1 << device;
+
+	for (int peer = 0, count = tt_gpu_count(), can; peer < count; peer++)
+		if (peer != device && tt_cuda.cuDeviceCanAccessPeer(&can, tt_gpu_devices[device].handle,
+		                                                    tt_gpu_devices[peer].handle) == CUDA_SUCCESS && can)
+			reach |= (uint64_t)1 << peer;
+	return reach;
+}
+
 bool tt_gpu_can_reach(int device, int peer)
 {
-	int can = 0, count = tt_gpu_count();
+	int count = tt_gpu_count();
+	const struct tt_gpu_device *d = &tt_gpu_devices[device];
 
 	if (device < 0 || peer < 0 || device >= count || peer >= count)
 		return false;
-	return device == peer || (tt_cuda.cuDeviceCanAccessPeer(&can, tt_gpu_devices[device].handle,
-	                                                        tt_gpu_devices[peer].handle) == CUDA_SUCCESS && can);
+	return (d->context ? d->reach : tt_gpu_ask_reach(device)) >> peer & 1;
 }
 
 bool tt_gpu_can_read(int device, int peer, const void *at)

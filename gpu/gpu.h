@@ -34,14 +34,15 @@ struct tt_gpu_range { /* an allocation on a device */
 	int device;         /* -1: host memory, also pinned one */
 	char *base;         /* of the allocation ... */
 	size_t len;
-	uint64_t buffer;    /* ... and its number, which no later allocation of this process has */
+	uint64_t buffer;    /* ... and its number, which no later allocation of this process has; 0: it is not known */
 	bool ours;          /* of tt_gpu_alloc: other processes can map it */
 };
 /* Looks up the range [at, at + len). 0, also for host memory. -ENOTSUP: managed memory, memory of a context that is not
  * primary, a range over two devices, any device memory in a child of fork(). -EINVAL: the range leaves its allocation.
  * The first memory of a device retains the device's context, so call it without the lock. Memory of tt_gpu_alloc costs
- * no call of the driver, the host's memory one with two questions, a device's other memory two. */
+ * no call of the driver, all other memory one. */
 int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out);
+bool tt_gpu_is_there(const void *base, uint64_t buffer); /* the allocation was not freed. Call it without the lock */
 
 /* ---- device.c: devices, their health ---- */
 
@@ -61,8 +62,9 @@ int tt_gpu_of_uuid(const uint8_t uuid[TT_GPU_UUID]); /* -1: no such device in th
  * this process". One load, but for tt_gpu_check, which asks the driver. */
 int tt_gpu_broken(int device);
 int tt_gpu_check(int device);
-bool tt_gpu_can_reach(int device, int peer); /* device reads memory of peer in place ... */
-bool tt_gpu_can_read(int device, int peer, const void *at); /* ... and this memory of peer, too */
+/* Device reads memory of peer in place. One load if the device is in use; else call it without the lock. */
+bool tt_gpu_can_reach(int device, int peer);
+bool tt_gpu_can_read(int device, int peer, const void *at); /* likewise, and this memory of peer, too */
 /* What network adapters have written to the device is visible to all work that starts after it. A few microseconds. */
 int tt_gpu_flush(int device);
 
@@ -88,6 +90,8 @@ void *tt_gpu_stream(int device); /* of the calling thread; NULL: the legacy stre
  * another device's. -ENOTSUP: the stream is capturing. May create an event, so call it without the lock. */
 int tt_gpu_fence_note(int device, void *stream, struct tt_gpu_fence **out);
 int tt_gpu_fence_passed(struct tt_gpu_fence *);          /* 1, 0, or -errno: the device is broken */
+/* Both are points of one stream, and the first one is not before the other one: it has passed only if that has. */
+bool tt_gpu_fence_is_behind(const struct tt_gpu_fence *, const struct tt_gpu_fence *other);
 void tt_gpu_fence_free(struct tt_gpu_fence *);           /* at any time; NULL is allowed */
 
 /* ---- slow.c: may synchronise with a device: never with a job's lock ---- */
@@ -95,6 +99,7 @@ void tt_gpu_fence_free(struct tt_gpu_fence *);           /* at any time; NULL is
 /* The first queue of a device retains its primary context, until the process ends. -ENODEV: no such device. */
 int tt_gpu_queue_open(int device, struct tt_gpu_queue **out);
 void tt_gpu_queue_close(struct tt_gpu_queue *);          /* waits for its work; NULL is allowed */
+void tt_gpu_queue_abandon(struct tt_gpu_queue *);        /* of a device that stands still: waits for nothing */
 /* Zeroed memory that other processes can map, and network adapters reach where the device allows it. */
 int tt_gpu_alloc(int device, size_t bytes, void **out);
 /* Nothing on the device may be using it. An importer's mapping keeps the pages. False: it is not of tt_gpu_alloc. */

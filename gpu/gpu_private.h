@@ -32,13 +32,15 @@ int tt_gpu_start(bool load);
 struct tt_gpu_device {
 	CUdevice handle;
 	_Atomic(CUcontext) context;   /* the primary one, retained; NULL: not in use. Constant then ... */
-	CUstream pulse;               /* ... as is this stream of ours, which tells whether the device is broken */
+	CUstream pulse;               /* ... as are this stream, which tells whether the device is broken, ... */
+	uint64_t reach;               /* ... and a bit for each device whose memory it reaches */
 	_Atomic unsigned broken;      /* by which CUDA error; 0: it is not */
 	struct tt_gpu_fence *fences;  /* that can be used again */
 	_Atomic(struct tt_gpu_kernels *) kernels; /* NULL: not loaded */
 };
 extern struct tt_gpu_device tt_gpu_devices[TT_GPUS];
 int tt_gpu_number(int device);    /* -ENODEV: no such device */
+uint64_t tt_gpu_ask_reach(int device);
 /* Around calls of the driver: the device's context is the current one, and the thread captures in relaxed mode, so that
  * no call breaks a capture of another thread. On an error, -errno, both are as before. */
 int tt_gpu_enter(int device, CUstreamCaptureMode *before);
@@ -65,6 +67,7 @@ void tt_gpu_maps_unlock(void);
 /* ---- queue.c ---- */
 
 struct tt_gpu_queue {
+	struct tt_gpu_queue *next; /* of those that were abandoned */
 	int device;
 	CUstream stream;
 	_Atomic uint32_t *word;  /* pinned: the low half of the last mark that the device has reached */
@@ -79,6 +82,8 @@ struct tt_gpu_fence {
 	int device;
 	bool passed;
 	CUevent event;
+	void *stream;              /* NULL: the legacy one */
+	uint64_t number;           /* in the order in which fences were noted */
 };
 
 /* ---- slow.c ---- */

@@ -102,33 +102,33 @@ struct answer { /* wide enough for every attribute */
 /* A range of addresses that was reserved may hold several mappings and holes. */
 static void cut_to_mapping(struct answer *a)
 {
-	char *end = a->base + a->len, *mapping_end = a->mapping + a->mapping_len;
+	char *end, *mapping_end;
 
 	if (!a->mapping_len)
 		return;
+	end = a->base + a->len;
+	mapping_end = a->mapping + a->mapping_len;
 	a->base = a->mapping > a->base ? a->mapping : a->base;
 	a->len = (size_t)((mapping_end < end ? mapping_end : end) - a->base);
 }
 
 static bool is_device(const struct answer *a) { return a->type == CU_MEMORYTYPE_DEVICE || a->managed; }
 
-/* Most memory is the host's, so the two questions that tell it come first. */
+/* The driver answers each question about the host's memory, too: with zeros. */
 static CUresult ask(const void *at, struct answer *a)
 {
-	CUpointer_attribute kind[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED };
-	CUpointer_attribute rest[] = { CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,   CU_POINTER_ATTRIBUTE_BUFFER_ID,
-		                       CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-		                       CU_POINTER_ATTRIBUTE_RANGE_SIZE,       CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
-		                       CU_POINTER_ATTRIBUTE_MAPPING_SIZE };
-	void *kinds[] = { &a->type, &a->managed };
-	void *values[] = { &a->device, &a->buffer, &a->context, &a->base, &a->len, &a->mapping, &a->mapping_len };
+	CUpointer_attribute questions[] = {
+		CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+		CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+		CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+		CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+	};
+	void *answers[] = { &a->type, &a->managed, &a->device, &a->buffer, &a->context, &a->base, &a->len, &a->mapping,
+		            &a->mapping_len };
 	CUresult result;
 
 	*a = (struct answer){ 0 };
-	result = tt_cuda.cuPointerGetAttributes(TT_COUNT(kind), kind, kinds, (CUdeviceptr)(uintptr_t)at);
-	if (result != CUDA_SUCCESS || !is_device(a))
-		return result;
-	result = tt_cuda.cuPointerGetAttributes(TT_COUNT(rest), rest, values, (CUdeviceptr)(uintptr_t)at);
+	result = tt_cuda.cuPointerGetAttributes(TT_COUNT(questions), questions, answers, (CUdeviceptr)(uintptr_t)at);
 	cut_to_mapping(a);
 	return result;
 }
@@ -203,6 +203,19 @@ static int find_ours(const struct tt_gpu_map *m, const char *at, size_t len, str
 	return 0;
 }
 
+/* Memory that was mapped step by step belongs to no context, and the driver promises nothing about its number. */
+static uint64_t number_of(const struct answer *a) { return a->context ? a->buffer : 0; }
+
+bool tt_gpu_is_there(const void *base, uint64_t buffer)
+{
+	struct tt_gpu_map map;
+	struct answer a;
+
+	if (tt_gpu_child || tt_gpu_map_of(base, &map))
+		return tt_gpu_child || map.serial == buffer;
+	return ask(base, &a) == CUDA_SUCCESS && number_of(&a) == buffer;
+}
+
 int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out)
 {
 	struct tt_gpu_range range = { .device = -1 };
@@ -227,7 +240,7 @@ int tt_gpu_find(const void *at, size_t len, struct tt_gpu_range *out)
 		return 0;
 	if ((err = judge(&a, at)))
 		return err;
-	range = (struct tt_gpu_range){ (int)a.device, a.base, a.len, a.buffer, false };
+	range = (struct tt_gpu_range){ (int)a.device, a.base, a.len, number_of(&a), false };
 	if ((err = judge_rest(&range, at, len)))
 		return err;
 	*out = range;

@@ -8,9 +8,10 @@
 #include "gpu/gpu_private.h"
 #include <pthread.h>
 
-enum { EVERY_DEVICES = 2 };
+enum { EACH_THREADS = 2 }; /* the driver's name of each thread's own stream; 1: the legacy stream */
 static _Thread_local void *streams[TT_GPUS]; /* of the calling thread */
 static pthread_mutex_t fences_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t fences_noted;
 
 /* ---- queues ---- */
 
@@ -127,7 +128,7 @@ int tt_gpu_set_stream(void *stream)
 	CUcontext context;
 	int err, device;
 
-	if ((uintptr_t)stream <= EVERY_DEVICES) { /* the driver's names of the legacy stream and of each thread's own */
+	if ((uintptr_t)stream <= EACH_THREADS) { /* of every device */
 		set_all(stream);
 		return 0;
 	}
@@ -191,6 +192,8 @@ int tt_gpu_fence_note(int device, void *stream, struct tt_gpu_fence **out)
 	if (err || (!(f = take_fence(device)) && (err = tt_gpu_fence_make(device, &f))))
 		return err;
 	f->passed = false;
+	f->stream = stream;
+	f->number = ++fences_noted;
 	if (!(err = tt_gpu_enter(device, &before))) {
 		if (!(err = judge_stream(device, stream)))
 			err = TT_CU(device, cuEventRecord, f->event, stream);
@@ -201,6 +204,12 @@ int tt_gpu_fence_note(int device, void *stream, struct tt_gpu_fence **out)
 	else
 		*out = f;
 	return err;
+}
+
+bool tt_gpu_fence_is_behind(const struct tt_gpu_fence *f, const struct tt_gpu_fence *other)
+{
+	return f->device == other->device && f->stream == other->stream && (uintptr_t)f->stream != EACH_THREADS &&
+	       f->number >= other->number;
 }
 
 int tt_gpu_fence_passed(struct tt_gpu_fence *f)

@@ -25,6 +25,7 @@ static int retain(struct tt_gpu_device *d, int device)
 			err = TT_CU(device, cuStreamCreate, &d->pulse, CU_STREAM_NON_BLOCKING);
 			tt_cuda.cuCtxPopCurrent_v2(&popped);
 		}
+		d->reach = tt_gpu_ask_reach(device);
 		if (err)
 			tt_cuda.cuDevicePrimaryCtxRelease_v2(d->handle);
 		else
@@ -126,6 +127,18 @@ void tt_gpu_queue_close(struct tt_gpu_queue *q)
 	}
 	free(q);
 	tt_remember(last.text);
+}
+
+static struct tt_gpu_queue *abandoned; /* for checkers of leaks */
+
+void tt_gpu_queue_abandon(struct tt_gpu_queue *q)
+{
+	if (!q)
+		return;
+	pthread_mutex_lock(&lock);
+	q->next = abandoned;
+	abandoned = q;
+	pthread_mutex_unlock(&lock);
 }
 
 int tt_gpu_fence_make(int device, struct tt_gpu_fence **out)

@@ -160,6 +160,7 @@ static void end_gossip(struct tutti_gossip *g)
 	tt_window_close(g->window);
 	tt_window_close(g->device.window);
 	g->window = g->device.window = NULL;
+	tt_gossip_end_device(g);
 	tt_lock(g->job);
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++) {
 		tt_unpin(g->job, g->fetch[i].pinned);
@@ -438,6 +439,7 @@ static int pull(struct tutti_gossip *g, const struct ending *e, tutti_gossip_res
 	struct tt_fetch *f = g->now;
 	int rank = f ? f->rank : -1;
 
+	g->device.late = false;
 	if (!f) {
 		snprintf(r->why, sizeof r->why, "gossip: no peer in this round: %s", g->none);
 		return 0;
@@ -452,6 +454,8 @@ static int pull(struct tutti_gossip *g, const struct ending *e, tutti_gossip_res
 	if (!err)
 		say_peer(f, r);
 	tt_fetch_drop(f);
+	if (err && g->device.late)
+		return err; /* it is not the peer's fault */
 	tt_lock(g->job);
 	tt_gossip_judge(g, rank, err);
 	if (err)

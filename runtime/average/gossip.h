@@ -81,12 +81,14 @@ struct tt_gossip_device { /* zeros: the model is in host memory, or the library'
 	int gpu;
 	bool apart;                 /* the buffers are the device's, and have a window of their own */
 	bool registered;            /* the driver knows the buffers, which are the host's */
+	bool late;                  /* the last call has waited for the device in vain */
+	bool stuck;                 /* at the end copies were under way: the memory that they use stays */
 	struct tt_gpu_queue *queue; /* NULL: the model is in host memory */
 	struct tutti_window *window;
 	struct tt_pinned *pinned;
 	struct tt_timer timer;
 	struct tt_gpu_fence *fence; /* that is waited for */
-	uint64_t mark;              /* likewise */
+	uint64_t mark;              /* of all work so far */
 };
 
 struct tt_gossip_peer { /* another rank of the job */
@@ -195,7 +197,8 @@ bool tt_fetch_is_idle(void *g); /* nothing is under way */
 int tt_gossip_find_device(const tutti_tensor *, int n, int *gpu); /* -1: host memory. -ENOTSUP: not all in one place */
 int tt_gossip_open_device(struct tutti_gossip *);  /* g->device.gpu and apart are set, and g->memory */
 int tt_gossip_open_device_window(struct tutti_gossip *, const char *name);
-void tt_gossip_close_device(struct tutti_gossip *); /* the window was closed */
+void tt_gossip_end_device(struct tutti_gossip *);   /* the windows were closed, and the job is still there */
+void tt_gossip_close_device(struct tutti_gossip *); /* likewise, or the job was left */
 int tt_gossip_make_staging(struct tt_fetch *);
 int tt_gossip_await_stream(struct tutti_gossip *); /* until the calling thread's stream has come so far; -EINTR */
 int tt_gossip_store(struct tutti_gossip *, int buffer); /* the tensors into a buffer */

@@ -8,6 +8,7 @@
  * tensors are read and written here alone, in the calling thread and behind its stream: publish and mix return when the
  * device has finished. */
 #include "average/gossip.h"
+#include "device/device.h"
 
 enum { COPY_NS = 10000, FENCE_NS = 100000 }; /* between two looks at the device, which wakes no sleeper */
 
@@ -15,9 +16,8 @@ enum { COPY_NS = 10000, FENCE_NS = 100000 }; /* between two looks at the device,
 
 static int device_of(const tutti_tensor *t, int *gpu)
 {
-	struct tt_gpu_range range = { .device = -1 };
-	size_t bytes = t->count * tt_type_size(t->type);
-	int err = tt_gpu_is_used(bytes) ? tt_look_for_device(t->data, bytes, &range) : 0;
+	struct tt_gpu_range range;
+	int err = tt_find_device(t->data, t->count * tt_type_size(t->type), &range);
 
 	*gpu = range.device;
 	return err;
@@ -92,10 +92,22 @@ int tt_gossip_open_device_window(struct tutti_gossip *g, const char *name)
 	return err;
 }
 
+void tt_gossip_end_device(struct tutti_gossip *g)
+{
+	struct tt_gossip_device *d = &g->device;
+
+	d->stuck = d->queue && (tt_device_stands_still(g->job, d->gpu) || !tt_gpu_reached(d->queue, d->mark));
+}
+
 void tt_gossip_close_device(struct tutti_gossip *g)
 {
 	struct tt_gossip_device *d = &g->device;
 
+	if (d->stuck) {
+		tt_gpu_queue_abandon(d->queue);
+		g->memory = NULL;
+		return;
+	}
 	tt_gpu_queue_close(d->queue);
 	if (d->registered)
 		tt_gpu_unregister(g->memory);
@@ -129,11 +141,12 @@ int tt_gossip_make_staging(struct tt_fetch *f)
 
 static void look_again(struct tt_timer *t) { (void)t; }
 
+/* The caller's stream has come to the call, and earlier work has ended. */
 static bool has_passed(void *arg)
 {
 	struct tutti_gossip *g = arg;
 
-	if (tt_gpu_fence_passed(g->device.fence))
+	if (tt_gpu_fence_passed(g->device.fence) && tt_gpu_reached(g->device.queue, g->device.mark))
 		return true;
 	tt_timer_start(g->job, &g->device.timer, tt_now() + FENCE_NS, look_again);
 	return false;
@@ -149,6 +162,13 @@ static bool has_reached(void *arg)
 	return false;
 }
 
+static void say_late(void *arg)
+{
+	const struct tutti_gossip *g = arg;
+
+	tt_log(TT_WARN, "a gossip waits for this thread's stream of GPU %d", g->device.gpu);
+}
+
 int tt_gossip_await_stream(struct tutti_gossip *g)
 {
 	struct tt_gossip_device *d = &g->device;
@@ -159,11 +179,16 @@ int tt_gossip_await_stream(struct tutti_gossip *g)
 	if ((err = tt_gpu_fence_note(d->gpu, tt_gpu_stream(d->gpu), &d->fence)))
 		return err;
 	tt_lock(g->job);
-	err = tt_wait_for(g->job, &g->handle.users, has_passed, g, TT_NEVER);
+	err = tt_await(g->job, &g->handle.users, has_passed, g, g->job->timeout, say_late);
 	tt_timer_stop(&d->timer);
 	tt_unlock(g->job);
 	passed = tt_gpu_fence_passed(d->fence);
 	tt_gpu_fence_free(d->fence);
+	d->late = err == -ETIMEDOUT;
+	if (d->late)
+		return tt_fail(err, "gossip: GPU %d has not come to the call within %llu ms: the work in this thread's "
+		               "stream takes longer than TUTTI_TIMEOUT, or the GPU stands still", d->gpu,
+		               (unsigned long long)(g->job->timeout / TT_MS));
 	return err ? err : passed < 0 ? passed : 0;
 }
 
@@ -174,9 +199,12 @@ static int end_work(struct tutti_gossip *g, int err)
 
 	d->mark = tt_gpu_mark(d->queue);
 	tt_lock(g->job);
-	tt_wait_until(g->job, has_reached, g, TT_NEVER);
+	d->late = tt_wait_until(g->job, has_reached, g, tt_now() + g->job->timeout);
 	tt_timer_stop(&d->timer);
 	tt_unlock(g->job);
+	if (d->late)
+		return tt_fail(-ETIMEDOUT, "gossip: GPU %d stands still: it has begun to read and write the model, and "
+		               "does not end that. Until it goes on, leave the tensors alone", d->gpu);
 	int reached = tt_gpu_reached(d->queue, d->mark);
 	return err ? err : reached < 0 ? reached : 0;
 }

@@ -8,6 +8,7 @@
  *      ASK --> HEAD --> DATA, piece by piece --> the head again --> DONE
  *               ^------------- overtaken ---------------'           */
 #include "average/gossip.h"
+#include "device/device.h"
 #include <stdlib.h>
 
 /* ---- the average ---- */
@@ -281,6 +282,8 @@ void tt_fetch_drop(struct tt_fetch *f)
 		return;
 	tt_lock(f->g->job);
 	f->dropped = true;
+	for (int i = 0; i < TT_GOSSIP_DEPTH && f->under_way && f->g->device.queue; i++)
+		tt_device_give_up(f->g->job, &f->piece[i].post, -ECANCELED);
 	if (!f->under_way)
 		f->state = TT_FETCH_IDLE;
 	tt_unlock(f->g->job);

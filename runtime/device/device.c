@@ -1,8 +1,9 @@
 /* device.c - the room's module: which ops it moves, and when they end */
 #include "device/device_private.h"
 #include <stdlib.h>
+#include <unistd.h>
 
-enum { COPY_NS = 10000, FENCE_NS = 100000 }; /* between two looks, where nothing wakes a sleeper */
+enum { COPY_NS = 10000, FENCE_NS = 100000, LEFT_NS = 10000000 }; /* between two looks, where nothing wakes a sleeper */
 
 struct tt_device_peer *tt_device_peer(struct tt_member *m)
 {
@@ -19,17 +20,26 @@ const char *tt_device_why(const struct tt_job *job) { return tt_devices(job)->wh
 
 /* ---- the end ---- */
 
+static void free_transfer(struct tt_transfer *t)
+{
+	free(t->why);
+	free(t);
+}
+
 static void finish(struct tt_transfer *t)
 {
 	struct tt_devices *d = tt_devices(t->job);
 	struct tt_post *p = t->post;
+	bool runs = tt_transfer_runs(t);
 
+	if (runs)
+		tt_transfer_leave(t);
 	d->why = t->why;
 	if (p)
 		tt_op_finish(&p->op, t->err);
 	d->why = NULL;
-	free(t->why);
-	free(t);
+	if (!runs)
+		free_transfer(t);
 }
 
 void tt_device_notified(struct tt_post *notify, int err)
@@ -46,12 +56,17 @@ static void end_transfer(struct tt_transfer *t)
 	struct tt_device_peer *peer = t->member ? tt_device_peer(t->member) : NULL;
 	bool notifies = t->notify.done != NULL;
 
-	tt_import_done(t);
+	if (!tt_transfer_runs(t))
+		tt_import_done(t);
+	if (t->left) {
+		free_transfer(t);
+		return;
+	}
 	tt_staged_done(t);
 	if (peer && tt_transfer_has_peer(t)) {
 		tt_say_end(t);
-		peer->served -= !t->post;
-		peer->asked -= t->post && t->started;
+		peer->served -= t->serves;
+		peer->asked -= !t->serves && t->started;
 	}
 	if (notifies && t->err)
 		tt_order_withdraw(t->member, &t->notify);
@@ -162,16 +177,18 @@ void tt_device_copy(struct tt_job *job, struct tt_post *p, struct tt_device_end 
 bool tt_device_copies(const struct tt_job *job)
 {
 	tt_each_of(struct tt_transfer, link, t, &tt_devices(job)->moving)
-		if (!t->member)
+		if (!t->member && !t->left)
 			return true;
 	return false;
 }
 
-static struct tt_transfer *find_waiting(struct tt_job *job, const struct tt_post *p)
+bool tt_device_stands_still(const struct tt_job *job, int gpu) { return tt_devices(job)->stuck[gpu]; }
+
+static struct tt_transfer *find_moving(struct tt_job *job, const struct tt_post *p)
 {
 	tt_each_of(struct tt_transfer, link, t, &tt_devices(job)->moving)
-		if (t->post == p) /* it has not begun, or waits for others to end */
-			return !t->started || (!t->member && t->moved == t->len) ? t : NULL;
+		if (t->post == p)
+			return t;
 	return NULL;
 }
 
@@ -188,10 +205,10 @@ static struct tt_transfer *find_landed(struct tt_member *m, const struct tt_post
 
 bool tt_device_give_up(struct tt_job *job, struct tt_post *p, int err)
 {
-	struct tt_transfer *t = find_waiting(job, p);
+	struct tt_transfer *t = find_moving(job, p);
 
 	if (t) {
-		tt_transfer_fail(t, err, NULL);
+		tt_transfer_give_up(t, err, NULL);
 		return true;
 	}
 	if (!p->member)
@@ -205,19 +222,21 @@ bool tt_device_give_up(struct tt_job *job, struct tt_post *p, int err)
 }
 
 /* No byte has moved: it waits for a stream, here or at the owner. */
-static bool is_idle(const struct tt_transfer *t)
+static bool is_idle(const struct tt_transfer *t) { return !tt_transfer_runs(t) && !t->moved && !t->readies; }
+
+static void recall(struct tt_transfer *t, const char *why)
 {
-	for (int i = 0; i < TT_PIECES; i++)
-		if (t->pieces[i].step != TT_STEP_NONE)
-			return false;
-	return !t->moved && !t->readies;
+	if (is_idle(t))
+		tt_transfer_fail(t, -ESTALE, why);
+	else
+		tt_transfer_give_up(t, -ESTALE, why);
 }
 
 void tt_device_recalled(struct tt_member *owner, const struct tt_key *key, const char *why)
 {
 	tt_each_of(struct tt_transfer, link, t, &tt_devices(owner->job)->moving)
-		if (t->member == owner && is_idle(t) && (t->to.key == key || t->from.key == key))
-			tt_transfer_fail(t, -ESTALE, why);
+		if (t->member == owner && !t->left && (t->to.key == key || t->from.key == key))
+			recall(t, why);
 	tt_order_fail(owner, key, -ESTALE);
 	tt_device_forget(owner, key);
 }
@@ -248,26 +267,35 @@ static int poll(struct tt_job *job)
 		return 0;
 	tt_each_of(struct tt_transfer, link, t, &d->moving)
 		n += tt_transfer_advance(t);
+	d->streams = 0; /* fences may be freed from now on */
 	tt_device_try_again(d);
 	return n + end_all(d);
 }
 
 static void look_again(struct tt_timer *t) { (void)t; }
 
+/* Nanoseconds until the next look; UINT64_MAX: something wakes the sleeper. */
+static uint64_t look_in(const struct tt_transfer *t)
+{
+	if (!t->left && tt_transfer_waits(t))
+		return tt_now() - t->moved_at < LEFT_NS ? COPY_NS : FENCE_NS;
+	return !t->started ? FENCE_NS : t->err || t->giving_up ? LEFT_NS : UINT64_MAX;
+}
+
 static int arm(struct tt_job *job)
 {
 	struct tt_devices *d = tt_devices(job);
-	uint64_t at = 0;
+	uint64_t next = UINT64_MAX;
 
 	if (d->fresh)
 		return 1;
-	tt_each_of(struct tt_transfer, link, t, &d->moving) {
-		bool copies = tt_transfer_waits(t);
-		if ((copies || !t->started) && (!at || copies))
-			at = tt_now() + (copies ? COPY_NS : FENCE_NS);
-	}
-	if (at && (!tt_timer_runs(&d->timer) || d->timer.at > at))
-		tt_timer_start(job, &d->timer, at, look_again);
+	tt_each_of(struct tt_transfer, link, t, &d->moving)
+		next = tt_min(next, look_in(t));
+	if (next == UINT64_MAX)
+		return 0;
+	next += tt_now();
+	if (!tt_timer_runs(&d->timer) || d->timer.at > next)
+		tt_timer_start(job, &d->timer, next, look_again);
 	return 0;
 }
 
@@ -279,7 +307,9 @@ static void check_devices(struct tt_job *job, uint64_t passed)
 	(void)passed;
 	for (int i = 0; i < TT_GPUS; i++)
 		if (d->in[i])
-			tt_gpu_check(i);
+			d->checks |= (uint64_t)1 << i;
+	if (d->checks)
+		tt_errand(job);
 }
 
 static void end_member(struct tt_member *m)
@@ -293,13 +323,38 @@ static void end_member(struct tt_member *m)
 	tt_imports_end(m);
 }
 
+/* A bit for each device whose copies are under way. */
+static uint64_t copying(struct tt_job *job)
+{
+	uint64_t devices = 0;
+
+	tt_lock(job);
+	tt_each_of(struct tt_transfer, link, t, &tt_devices(job)->moving)
+		devices |= tt_transfer_copying(t);
+	tt_unlock(job);
+	return devices;
+}
+
+/* Waits for copies, with patience. Returns the devices that stand still. */
+static uint64_t await_copies(struct tt_job *job)
+{
+	uint64_t devices = copying(job);
+
+	for (uint64_t left = tt_device_patience(job) / FENCE_NS; devices && left; left--) {
+		usleep(FENCE_NS / 1000);
+		devices = copying(job);
+	}
+	return devices;
+}
+
 /* The connections have ended, and with them all posts of pieces. Copies may run: their queues end first. */
 static void close_devices(struct tt_job *job)
 {
 	struct tt_devices *d = tt_devices(job);
 	struct tt_list *node;
+	uint64_t stuck = await_copies(job);
 
-	tt_device_close_queues(job);
+	tt_device_close_queues(job, stuck);
 	tt_lock(job);
 	tt_each_of(struct tt_transfer, link, t, &d->moving) {
 		tt_transfer_fail(t, -ENOTCONN, NULL);
@@ -307,13 +362,15 @@ static void close_devices(struct tt_job *job)
 		tt_list_append(&d->ending, &t->link);
 	}
 	end_all(d);
+	while ((node = tt_list_pop(&d->moving))) /* those that are left */
+		free_transfer(tt_container_of(node, struct tt_transfer, link));
 	tt_timer_stop(&d->timer);
 	while ((node = tt_list_pop(&d->regions)))
 		free(tt_container_of(node, struct tt_staged, link));
 	tt_unlock(job);
-	tt_imports_close(d);
+	tt_imports_close(d, stuck);
 	tt_memory_free(d->shadow);
-	tt_device_close_resources(job);
+	tt_device_close_resources(job, stuck);
 }
 
 static const struct tt_message messages[] = {

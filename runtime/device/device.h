@@ -14,7 +14,8 @@ extern const struct tt_module tt_device_module;
  * pinned: what holds the memory; a device's always has it. fenced: others read the memory as the caller's stream leaves
  * it, so they wait for that. */
 int tt_device_reg(struct tt_net *, const struct tt_mem *, struct tt_pinned *pinned, bool fenced, struct tt_region **);
-/* Others can ask for the memory no more. True: nothing reads or writes it, and the region is gone; NULL is allowed.
+/* Others can ask for the memory no more. True: nothing reads or writes it, unless the device stands still for longer
+ * than the patience (below), and the region is gone; NULL is allowed.
  * False: copies that a device has begun still do, mostly for some microseconds. The caller calls again later;
  * idle(arg) tells it when, from a later turn. */
 bool tt_device_dereg(struct tt_region *, void (*idle)(void *), void *arg);
@@ -29,6 +30,10 @@ void tt_device_copy(struct tt_job *, struct tt_post *p, struct tt_device_end to,
                     size_t len);
 
 bool tt_device_copies(const struct tt_job *); /* some are under way */
+/* How long a call that has failed waits for copies that a device has begun, in nanoseconds. */
+uint64_t tt_device_patience(const struct tt_job *);
+/* Copies of calls that have ended are still under way: the memory that they use must stay. */
+bool tt_device_stands_still(const struct tt_job *, int gpu);
 
 /* ---- shadow.c: calls that work in host memory, of a device's memory ---- */
 
@@ -55,7 +60,7 @@ void tt_shadow_give_up(struct tt_shadow *, int err); /* a copy that waits for a 
 void tt_shadow_close(struct tt_shadow *);            /* nothing moves */
 void tt_shadow_drop(struct tt_shadow *);             /* likewise, of a call that has not begun. Without the lock */
 
-/* Ends an op that waits here, with err, soon. False: it is not here, or moves already. */
+/* Ends an op that waits here, with err, soon; if it moves already, unless it moves on. False: it is not here. */
 bool tt_device_give_up(struct tt_job *, struct tt_post *, int err);
 /* The owner takes back the memory of that key: ends with -ESTALE what waits here and would use it. why: the sentence,
  * or NULL. */

@@ -24,6 +24,7 @@ enum {
 	TT_TAKE_CHUNKS = 8,  /* for pieces that come here. They wait for no other rank's chunk: no circle */
 	TT_DIRECT = 16 << 20, /* a piece that needs no chunk: what waits behind it in a queue waits not for long */
 	TT_PIECES = 4,       /* of one transfer, at a time */
+	TT_STREAMS = 4,      /* of the program, which a turn remembers */
 	TT_ASKED = 64,       /* transfers that one rank may have asked another one for */
 };
 
@@ -67,7 +68,8 @@ struct tt_transfer {
 	struct tt_list put;         /* in tt_device_peer.puts */
 	struct tt_job *job;
 	struct tt_member *member;   /* the other rank; NULL: within this process */
-	struct tt_post *post;       /* the op; NULL: the other rank has asked */
+	struct tt_post *post;       /* the op; NULL: the other rank has asked, or it has ended */
+	bool serves;                /* the other rank has asked */
 	struct tt_post notify;      /* of a PUT: follows the bytes */
 	uint32_t id;                /* the asker's */
 	uint64_t seq;               /* of a PUT: its place among those to the member */
@@ -79,6 +81,9 @@ struct tt_transfer {
 	bool told;                  /* the other rank knows that it ends, or has ended */
 	bool direct;                /* no chunk is needed: bytes go straight to their place */
 	struct tt_import *import;   /* `from` is in this mapping; NULL: in none */
+	uint64_t moved_at;          /* when something of it has happened last */
+	int giving_up;              /* what it ends with unless its bytes move on; 0: nobody has given it up */
+	bool left;                  /* its op has ended: it waits for copies that a device holds up, or for FREE */
 	int err;                    /* what it ends with, once nothing of it is under way ... */
 	char *why;                  /* ... and the sentence; NULL: none */
 	struct tt_piece pieces[TT_PIECES];
@@ -114,6 +119,8 @@ struct tt_devices { /* the room's own struct in a job */
 	struct tt_list regions;
 	uint32_t ids, regions_made; /* the last numbers */
 	const char *why;            /* of the op that ends now */
+	const struct tt_gpu_fence *not_passed[TT_STREAMS]; /* in this turn: one a stream, so each is asked once */
+	int streams;
 	bool fresh;                 /* something was added or has come since the last turn */
 	struct tt_timer timer;      /* for copies and fences, which wake no sleeper */
 	/* What copies need. Made by an errand, at the first use */
@@ -122,12 +129,14 @@ struct tt_devices { /* the room's own struct in a job */
 	struct tt_region *chunks[TT_NETS]; /* for remote use */
 	bool registered;            /* the driver knows the chunks */
 	uint32_t free;              /* a bit for each chunk; the first ones are those to give */
+	uint16_t stuck[TT_GPUS];    /* copies of transfers that are left: nothing begins on the device meanwhile */
 	struct tt_gpu_queue *out[TT_GPUS], *in[TT_GPUS];
 	struct tt_list imports, unmapped; /* see import.c */
 	int socket;                 /* to which owners send descriptors; 0: none */
 	uint8_t socket_name[16];
 	bool wants_chunks;
 	uint64_t wants;             /* a bit for each device whose queues are missing */
+	uint64_t checks;            /* a bit for each device to ask whether it is broken */
 	void *shadow;               /* that no call uses now; NULL: none */
 	size_t shadow_len;
 	struct tt_unprepared {      /* why what copies need could not be made, for those that wait now */
@@ -146,9 +155,10 @@ void tt_device_notified(struct tt_post *, int err); /* done() of tt_transfer.not
 int tt_device_prepared(struct tt_job *, int gpu);
 void tt_device_try_again(struct tt_devices *);  /* those that come from now on */
 void tt_device_prepare(struct tt_job *);        /* the module's errand */
-/* Waits for copies. Nothing looks at transfers any more. These two without the lock */
-void tt_device_close_queues(struct tt_job *);
-void tt_device_close_resources(struct tt_job *);
+/* Nothing looks at transfers any more. stuck: a bit for each device that has not ended its copies; what they use stays
+ * until the process ends. These two without the lock */
+void tt_device_close_queues(struct tt_job *, uint64_t stuck);
+void tt_device_close_resources(struct tt_job *, uint64_t stuck);
 int tt_chunk_take(struct tt_devices *, bool give); /* -1: none is free */
 void tt_chunk_give_back(struct tt_devices *, int chunk);
 static inline char *tt_chunk_at(const struct tt_devices *d, int chunk) { return d->memory + (size_t)chunk * TT_CHUNK; }
@@ -171,7 +181,7 @@ int tt_import_use(struct tt_transfer *);
 void tt_import_done(struct tt_transfer *);
 bool tt_imports_map(struct tt_job *);          /* part of the errand: maps and unmaps. True: has mapped something */
 void tt_imports_end(struct tt_member *owner);  /* which has ended */
-void tt_imports_close(struct tt_devices *);    /* without the lock */
+void tt_imports_close(struct tt_devices *, uint64_t stuck); /* without the lock */
 void tt_import_take_export(struct tt_member *, struct tt_pack *); /* messages */
 void tt_import_take_exported(struct tt_member *, struct tt_pack *);
 
@@ -181,8 +191,13 @@ void tt_import_take_exported(struct tt_member *, struct tt_pack *);
 struct tt_transfer *tt_transfer_new(struct tt_job *, struct tt_member *, const struct tt_side *to,
                                     const struct tt_side *from, size_t len);
 void tt_transfer_fail(struct tt_transfer *, int err, const char *why); /* why: the sentence, or NULL */
+/* Ends it with err, soon: at once if it has not begun, else once its bytes do not move any more. */
+void tt_transfer_give_up(struct tt_transfer *, int err, const char *why);
 int tt_transfer_advance(struct tt_transfer *); /* as far as it goes. Returns how much has happened */
+bool tt_transfer_runs(const struct tt_transfer *);  /* pieces of it are under way */
+uint64_t tt_transfer_copying(struct tt_transfer *); /* a bit for each device whose copies are under way, after a look */
 bool tt_transfer_waits(const struct tt_transfer *); /* for a copy of a device: nothing wakes a sleeper then */
+void tt_transfer_leave(struct tt_transfer *);       /* its op has ended, and copies run */
 static inline bool tt_transfer_has_peer(const struct tt_transfer *t)
 {
 	return t->from.kind == TT_SIDE_PEER || t->to.kind == TT_SIDE_PEER;
@@ -193,7 +208,7 @@ static inline bool tt_transfer_has_peer(const struct tt_transfer *t)
 /* Asks the owner to begin. With the pieces, and at its end, each side says: */
 void tt_say_begin(struct tt_transfer *);
 void tt_say_ready(struct tt_piece *);
-void tt_say_free(struct tt_piece *);
+void tt_say_free(struct tt_transfer *, uint32_t number);
 void tt_say_end(struct tt_transfer *);
 void tt_device_take_give(struct tt_member *, struct tt_pack *); /* messages */
 void tt_device_take_take(struct tt_member *, struct tt_pack *);

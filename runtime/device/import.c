@@ -185,7 +185,7 @@ int tt_import_use(struct tt_transfer *t)
 	struct tt_allocation is;
 	struct tt_import *i;
 
-	if (!t->post || tt_world || t->from.kind != TT_SIDE_PEER || t->to.kind != TT_SIDE_DEVICE ||
+	if (t->serves || tt_world || t->from.kind != TT_SIDE_PEER || t->to.kind != TT_SIDE_DEVICE ||
 	    !tt_member_net(t->member)->host_only || !tt_staged_allocation(t->from.key, &is) ||
 	    is.offset > is.len || t->from.offset + t->len > is.len - is.offset)
 		return -1;
@@ -342,12 +342,16 @@ void tt_device_forget(struct tt_member *owner, const struct tt_key *key)
 			end(owner->job, i);
 }
 
-void tt_imports_close(struct tt_devices *d)
+void tt_imports_close(struct tt_devices *d, uint64_t stuck)
 {
 	struct tt_list *node;
 
-	while ((node = tt_list_pop(&d->imports)) || (node = tt_list_pop(&d->unmapped)))
-		unmap(tt_container_of(node, struct tt_import, link));
+	while ((node = tt_list_pop(&d->imports)) || (node = tt_list_pop(&d->unmapped))) {
+		struct tt_import *i = tt_container_of(node, struct tt_import, link);
+		if (stuck >> i->gpu & 1)
+			i->at = NULL; /* a copy may read it */
+		unmap(i);
+	}
 	if (d->socket > 0)
 		tt_fork_close(d->socket);
 	d->socket = 0;

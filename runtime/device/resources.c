@@ -76,14 +76,15 @@ static void deregister_chunks(struct tt_devices *d)
 
 /* ---- without the lock ---- */
 
-static void free_chunks(char *memory, struct tt_pinned *pinned)
+static void free_chunks(char *memory, struct tt_pinned *pinned, bool frees)
 {
 	if (!memory)
 		return;
 	for (int i = 0; pinned && i < TT_NETS && pinned->local[i]; i++)
 		pinned->local[i]->net->transport->dereg(pinned->local[i]);
 	tt_unpin_now(pinned);
-	tt_memory_free(memory);
+	if (frees)
+		tt_memory_free(memory);
 }
 
 static int make_chunks(struct tt_job *job)
@@ -107,7 +108,7 @@ static int make_chunks(struct tt_job *job)
 		tt_ticket_lock_release(&job->engine.lock);
 	}
 	if (err)
-		free_chunks(memory, pinned);
+		free_chunks(memory, pinned, true);
 	return err;
 }
 
@@ -161,6 +162,21 @@ static void make_wanted(struct tt_job *job, bool chunks, uint64_t devices)
 
 static void go_on(struct tt_timer *t) { (void)t; }
 
+static void check(struct tt_job *job)
+{
+	struct tt_devices *d = tt_devices(job);
+	uint64_t devices = d->checks;
+
+	d->checks = 0;
+	if (!devices)
+		return;
+	tt_ticket_lock_release(&job->engine.lock);
+	for (int i = 0; i < TT_GPUS; i++)
+		if (devices >> i & 1)
+			tt_gpu_check(i);
+	tt_ticket_lock_take(&job->engine.lock);
+}
+
 /* With the lock, which this function releases meanwhile. */
 void tt_device_prepare(struct tt_job *job)
 {
@@ -168,6 +184,7 @@ void tt_device_prepare(struct tt_job *job)
 	bool mapped = tt_imports_map(job), chunks = d->wants_chunks;
 	uint64_t devices = d->wants;
 
+	check(job);
 	if (mapped)
 		tt_timer_start(job, &d->timer, tt_now(), go_on);
 	if (!chunks && !devices)
@@ -180,26 +197,27 @@ void tt_device_prepare(struct tt_job *job)
 	tt_timer_start(job, &d->timer, tt_now(), go_on); /* wakes a sleeper: transfers wait for this */
 }
 
-void tt_device_close_queues(struct tt_job *job)
+void tt_device_close_queues(struct tt_job *job, uint64_t stuck)
 {
 	struct tt_devices *d = tt_devices(job);
 
 	for (int i = 0; i < TT_GPUS; i++) {
-		tt_gpu_queue_close(d->in[i]);
-		tt_gpu_queue_close(d->out[i]);
+		void (*end)(struct tt_gpu_queue *) = stuck >> i & 1 ? tt_gpu_queue_abandon : tt_gpu_queue_close;
+		end(d->in[i]);
+		end(d->out[i]);
 		d->in[i] = d->out[i] = NULL;
 	}
 }
 
-void tt_device_close_resources(struct tt_job *job)
+void tt_device_close_resources(struct tt_job *job, uint64_t stuck)
 {
 	struct tt_devices *d = tt_devices(job);
 
 	tt_device_try_again(d);
 	deregister_chunks(d);
-	if (d->registered)
+	if (d->registered && !stuck)
 		tt_gpu_unregister(d->memory);
 	d->registered = false;
-	free_chunks(d->memory, d->pinned);
+	free_chunks(d->memory, d->pinned, !stuck);
 	d->memory = NULL;
 }

@@ -14,7 +14,7 @@ static struct tt_pack put_head(uint8_t *bytes, size_t room, uint8_t type, const 
 	struct tt_pack p = tt_pack(bytes, room);
 
 	tt_put8(&p, type);
-	tt_put8(&p, t->post != NULL);
+	tt_put8(&p, !t->serves);
 	tt_put32(&p, t->id);
 	return p;
 }
@@ -53,13 +53,14 @@ void tt_say_ready(struct tt_piece *piece)
 	tt_send(m, bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-void tt_say_free(struct tt_piece *piece)
+void tt_say_free(struct tt_transfer *t, uint32_t number)
 {
 	uint8_t bytes[10];
-	struct tt_pack p = put_head(bytes, sizeof bytes, TT_FREE, piece->of);
+	struct tt_pack p = put_head(bytes, sizeof bytes, TT_FREE, t);
 
-	tt_put32(&p, piece->ready.number);
-	tt_send(piece->of->member, bytes, sizeof bytes, NULL, 0);
+	tt_put32(&p, number);
+	if (t->member->state == TT_UP)
+		tt_send(t->member, bytes, sizeof bytes, NULL, 0);
 }
 
 static void send_end(struct tt_member *m, bool asker, uint32_t id, int err, const char *why)
@@ -77,15 +78,15 @@ static void send_end(struct tt_member *m, bool asker, uint32_t id, int err, cons
 /* An owner that gives says nothing if all went well: the asker has counted the bytes. */
 void tt_say_end(struct tt_transfer *t)
 {
-	bool taken = !t->post && t->from.kind == TT_SIDE_PEER;
+	bool taken = t->serves && t->from.kind == TT_SIDE_PEER;
 	char why[200] = "";
-	bool unasked = t->post && !t->started; /* the owner knows nothing of the transfer */
+	bool unasked = !t->serves && !t->started; /* the owner knows nothing of the transfer */
 
 	if (unasked || t->told || !tt_transfer_has_peer(t) || t->member->state != TT_UP || (!t->err && !taken))
 		return;
 	if (t->why)
 		snprintf(why, sizeof why, "rank %d: %s", t->job->rank, t->why);
-	send_end(t->member, t->post != NULL, t->id, t->err, why);
+	send_end(t->member, !t->serves, t->id, t->err, why);
 }
 
 /* ---- an owner begins ---- */
@@ -120,6 +121,7 @@ static void take_request(struct tt_member *from, struct tt_pack *p, bool give)
 		send_end(from, false, id, err ? err : -ENOMEM, NULL);
 		return;
 	}
+	t->serves = true;
 	t->id = id;
 	t->region = &s->base;
 	peer->served++;
@@ -137,7 +139,7 @@ static struct tt_transfer *take_head(struct tt_member *from, struct tt_pack *p)
 
 	tt_devices(from->job)->fresh = true;
 	tt_each_of(struct tt_transfer, link, t, &tt_devices(from->job)->moving)
-		if (t->member == from && t->id == id && !t->post == theirs && tt_transfer_has_peer(t))
+		if (t->member == from && t->id == id && t->serves == theirs && tt_transfer_has_peer(t))
 			return t;
 	return NULL;
 }
@@ -192,6 +194,8 @@ void tt_device_take_end(struct tt_member *from, struct tt_pack *p)
 	p->bad |= err > 4095;
 	snprintf(why, sizeof why, "%.*s", (int)tt_min(tt_pack_left(p), sizeof why - 1), (const char *)p->at);
 	t->told = true;
+	for (; err && t->serves && t->readies; t->readies--) /* the asker keeps the chunks until then */
+		tt_say_free(t, t->ready[t->readies - 1].number);
 	if (err)
 		tt_transfer_fail(t, -(int)err, *why ? why : NULL);
 	else if (t->moved < t->len && t->begun < t->len)

@@ -25,10 +25,11 @@ static void *take_kept(struct tt_job *job, size_t len, size_t *room)
 	return memory;
 }
 
-static int open_device(struct tt_job *job, struct tt_shadow *s, void *memory, size_t len)
+static int open_device(struct tt_job *job, struct tt_shadow *s, void *memory, size_t len,
+                       const struct tt_gpu_range *range)
 {
 	void *host;
-	int err = tt_pin(job, memory, len, TT_PIN_COPY, &s->pinned);
+	int err = tt_pin_user(job, memory, len, TT_PIN_COPY, range, &s->pinned);
 
 	if (err)
 		return err;
@@ -46,10 +47,11 @@ static int open_device(struct tt_job *job, struct tt_shadow *s, void *memory, si
 
 int tt_shadow_open(struct tt_job *job, struct tt_shadow *s, void *memory, size_t len)
 {
-	int is = tt_is_device(memory, len);
+	struct tt_gpu_range range;
+	int err = tt_find_device(memory, len, &range);
 
 	*s = (struct tt_shadow){ .memory = memory };
-	return is > 0 ? open_device(job, s, memory, len) : is;
+	return err || range.device < 0 ? err : open_device(job, s, memory, len, &range);
 }
 
 void tt_shadow_close(struct tt_shadow *s)

@@ -7,9 +7,16 @@
  *      PEER: a GET of the peer's chunk                PEER: READY, and the peer's FREE
  *
  * Where both sides can be reached at once there is no chunk, and nothing to drain. A transfer begins when the caller's
- * stream has reached it: a stream that stands still holds back what depends on it, and nothing else. */
+ * stream has reached it: a stream that stands still holds back what depends on it, and nothing else.
+ *
+ * A device may stop in the middle of a copy. A transfer that has failed, or that its caller has given up, waits for its
+ * copies for a while, the patience. Then its op ends, and the transfer is left: it keeps its chunks, and the mapping
+ * that it reads, until the device has ended the copies. Meanwhile no other transfer begins on that device. */
 #include "device/device_private.h"
+#include <stdio.h>
 #include <stdlib.h>
+
+enum { PATIENCE_MS = 1000 };
 
 /* ---- the beginning and the end ---- */
 
@@ -37,6 +44,7 @@ struct tt_transfer *tt_transfer_new(struct tt_job *job, struct tt_member *m, con
 	t->len = len;
 	t->direct = !len || is_direct(to, from);
 	t->unit = t->direct && !m ? TT_DIRECT : TT_CHUNK;
+	t->moved_at = tt_now();
 	for (int i = 0; i < TT_PIECES; i++)
 		t->pieces[i].of = t;
 	tt_list_append(&tt_devices(job)->moving, &t->link);
@@ -44,22 +52,46 @@ struct tt_transfer *tt_transfer_new(struct tt_job *job, struct tt_member *m, con
 	return t;
 }
 
+static void keep_words(struct tt_transfer *t, const char *why)
+{
+	if (!why)
+		return;
+	free(t->why);
+	t->why = strdup(why);
+}
+
 void tt_transfer_fail(struct tt_transfer *t, int err, const char *why)
 {
 	if (t->err)
 		return;
 	t->err = err;
-	t->why = why ? strdup(why) : NULL;
+	keep_words(t, why);
+	if (!t->giving_up) /* else the patience has passed, or the transfer has not begun */
+		t->moved_at = tt_now();
 	tt_devices(t->job)->fresh = true;
 }
 
 /* The sentence is this thread's last one. */
 static void fail_here(struct tt_transfer *t, int err) { tt_transfer_fail(t, err, tt_why()); }
 
-static int passed(const struct tt_side *s) { return s->fence ? tt_gpu_fence_passed(s->fence) : 1; }
+static int passed(const struct tt_transfer *t, const struct tt_side *s)
+{
+	struct tt_devices *d = tt_devices(t->job);
+	int is;
+
+	for (int i = 0; s->fence && i < d->streams; i++)
+		if (tt_gpu_fence_is_behind(s->fence, d->not_passed[i]))
+			return 0;
+	is = s->fence ? tt_gpu_fence_passed(s->fence) : 1;
+	if (!is && d->streams < TT_STREAMS)
+		d->not_passed[d->streams++] = s->fence;
+	return is;
+}
 
 static int prepared(struct tt_transfer *t, const struct tt_side *s)
 {
+	if (s->kind == TT_SIDE_DEVICE && tt_devices(t->job)->stuck[s->gpu])
+		return 0;
 	return s->kind == TT_SIDE_DEVICE ? tt_device_prepared(t->job, s->gpu) :
 	       t->direct                 ? 1 : tt_device_prepared(t->job, -1);
 }
@@ -84,10 +116,10 @@ static bool leave_to_net(struct tt_transfer *t)
 /* 1: it may begin; 0: it has to wait; -errno */
 static int may_start(struct tt_transfer *t)
 {
-	struct tt_device_peer *peer = t->post && t->member ? tt_device_peer(t->member) : NULL;
+	struct tt_device_peer *peer = !t->serves && t->member ? tt_device_peer(t->member) : NULL;
 	int can;
 
-	if ((can = passed(&t->from)) < 1 || (can = passed(&t->to)) < 1 || (can = prepared(t, &t->from)) < 1 ||
+	if ((can = passed(t, &t->from)) < 1 || (can = passed(t, &t->to)) < 1 || (can = prepared(t, &t->from)) < 1 ||
 	    (can = prepared(t, &t->to)) < 1)
 		return can;
 	return !peer || !tt_transfer_has_peer(t) || peer->asked < TT_ASKED;
@@ -105,7 +137,7 @@ static int start(struct tt_transfer *t)
 	if (!tt_import_use(t))
 		return 0;
 	t->started = true;
-	if (t->post && tt_transfer_has_peer(t)) {
+	if (!t->serves && tt_transfer_has_peer(t)) {
 		t->id = ++d->ids;
 		tt_device_peer(t->member)->asked++;
 		tt_say_begin(t);
@@ -194,17 +226,28 @@ static void drain(struct tt_piece *p)
 	}
 }
 
-/* Is the step still under way? */
+/* The device whose copy is under way. */
+static int gpu_of(const struct tt_piece *p)
+{
+	const struct tt_transfer *t = p->of;
+
+	return p->step == TT_STEP_FILL && !t->direct ? t->from.gpu : t->to.gpu;
+}
+
+/* Is the step still under way? A chunk that the other rank is to fetch stays until that rank reads it no more. */
 static bool is_busy(struct tt_piece *p)
 {
+	struct tt_transfer *t = p->of;
 	int reached = p->queue ? tt_gpu_reached(p->queue, p->mark) : 1;
 
 	if (!reached)
 		return true;
+	if (p->queue && t->left)
+		tt_devices(t->job)->stuck[gpu_of(p)]--;
 	p->queue = NULL;
 	if (reached < 0)
-		fail_here(p->of, reached);
-	return p->posted || (p->awaited && !p->of->err);
+		fail_here(t, reached);
+	return p->posted || (p->awaited && !t->told);
 }
 
 static void release(struct tt_piece *p)
@@ -220,9 +263,9 @@ static int advance_piece(struct tt_piece *p)
 
 	if (p->step == TT_STEP_NONE || is_busy(p))
 		return 0;
+	if (p->step == TT_STEP_FILL && t->from.kind == TT_SIDE_PEER && (!t->err || t->serves))
+		tt_say_free(t, p->ready.number);
 	if (p->step == TT_STEP_FILL && !t->err) {
-		if (t->from.kind == TT_SIDE_PEER)
-			tt_say_free(p);
 		drain(p);
 		if (is_busy(p))
 			return 1;
@@ -277,26 +320,112 @@ static bool waits_for_turn(const struct tt_transfer *t)
 
 	if (t->member || !(t->post->op.flags & TT_NOTIFY))
 		return false;
-	for (const struct tt_list *at = t->link.prev; at != first; at = at->prev)
-		if (!tt_container_of(at, struct tt_transfer, link)->member)
+	for (const struct tt_list *at = t->link.prev; at != first; at = at->prev) {
+		const struct tt_transfer *before = tt_container_of(at, struct tt_transfer, link);
+		if (!before->member && !before->left)
+			return true;
+	}
+	return false;
+}
+
+bool tt_transfer_runs(const struct tt_transfer *t)
+{
+	for (int i = 0; i < TT_PIECES; i++)
+		if (t->pieces[i].step != TT_STEP_NONE)
 			return true;
 	return false;
 }
 
 static bool is_over(const struct tt_transfer *t)
 {
-	for (int i = 0; i < TT_PIECES; i++)
-		if (t->pieces[i].step != TT_STEP_NONE)
-			return false;
-	bool moved = t->moved == t->len && (t->to.kind != TT_SIDE_PEER || !t->post || t->told);
+	if (tt_transfer_runs(t))
+		return false;
+	bool moved = t->moved == t->len && (t->to.kind != TT_SIDE_PEER || t->serves || t->told);
 	return t->err || (moved && !waits_for_turn(t));
+}
+
+/* ---- what does not end ---- */
+
+static bool has_posted(const struct tt_transfer *t)
+{
+	for (int i = 0; i < TT_PIECES; i++)
+		if (t->pieces[i].posted)
+			return true;
+	return false;
+}
+
+/* The device that holds the transfer up; -1: none does. */
+static int who_holds(const struct tt_transfer *t)
+{
+	const struct tt_side *sides[] = { &t->from, &t->to };
+
+	for (int i = 0; i < TT_PIECES; i++)
+		if (t->pieces[i].queue)
+			return gpu_of(&t->pieces[i]);
+	for (int i = 0; i < 2 && !t->started; i++)
+		if (sides[i]->kind == TT_SIDE_DEVICE && tt_devices(t->job)->stuck[sides[i]->gpu])
+			return sides[i]->gpu;
+	return -1;
+}
+
+static void fail_held(struct tt_transfer *t)
+{
+	char text[200];
+	int gpu = who_holds(t);
+
+	snprintf(text, sizeof text, "GPU %d stands still: it has begun a copy, and does not end it. Until it goes on, "
+	         "leave alone the memory on it that the call was given", gpu);
+	tt_transfer_fail(t, t->giving_up, gpu < 0 ? NULL : text);
+}
+
+void tt_transfer_give_up(struct tt_transfer *t, int err, const char *why)
+{
+	bool waits_here = !t->started || (!t->member && t->moved == t->len); /* for a stream, or for its turn */
+
+	if (t->err || t->giving_up)
+		return;
+	t->giving_up = err;
+	keep_words(t, why);
+	tt_devices(t->job)->fresh = true;
+	if (waits_here)
+		fail_held(t);
+}
+
+/* A rank that closes a window waits for an answer for TUTTI_SILENCE. */
+uint64_t tt_device_patience(const struct tt_job *job) { return tt_min(PATIENCE_MS * TT_MS, job->silence / 4); }
+
+/* A net ends its ops by itself: the other rank lives, or is evicted. */
+static bool has_no_patience(const struct tt_transfer *t)
+{
+	return (t->err || t->giving_up) && !t->left && !has_posted(t) &&
+	       tt_now() - t->moved_at >= tt_device_patience(t->job);
+}
+
+uint64_t tt_transfer_copying(struct tt_transfer *t)
+{
+	uint64_t devices = 0;
+
+	for (int i = 0; i < TT_PIECES; i++)
+		if (is_busy(&t->pieces[i]) && t->pieces[i].queue)
+			devices |= (uint64_t)1 << gpu_of(&t->pieces[i]);
+	return devices;
+}
+
+void tt_transfer_leave(struct tt_transfer *t)
+{
+	t->left = true;
+	t->post = NULL;
+	for (int i = 0; i < TT_PIECES; i++)
+		if (t->pieces[i].queue)
+			tt_devices(t->job)->stuck[gpu_of(&t->pieces[i])]++;
+	tt_list_append(&tt_devices(t->job)->moving, &t->link);
 }
 
 int tt_transfer_advance(struct tt_transfer *t)
 {
 	int n = 0;
 
-	if (!t->started && (!t->err && passed(&t->from) > 0 && passed(&t->to) > 0) && leave_to_net(t))
+	if (!t->started && (!t->err && passed(t, &t->from) > 0 && passed(t, &t->to) > 0) && leave_to_net(t))
 		return 1;
 	if (!t->started)
 		n += start(t);
@@ -304,8 +433,11 @@ int tt_transfer_advance(struct tt_transfer *t)
 		n += advance_piece(&t->pieces[i]);
 	while (begin_piece(t))
 		n++;
-	if (!is_over(t))
+	t->moved_at = n ? tt_now() : t->moved_at;
+	if (!is_over(t) && !has_no_patience(t))
 		return n;
+	if (!t->err && t->giving_up)
+		fail_held(t);
 	tt_list_remove(&t->link);
 	tt_list_append(&tt_devices(t->job)->ending, &t->link);
 	return n + 1;

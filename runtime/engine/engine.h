@@ -257,9 +257,10 @@ struct tt_pinned {
 	int remote;
 	struct tt_pin *pins[TT_NETS]; /* one of each net that pins; NULL: no more */
 	unsigned uses;
-	uint64_t arena;             /* serial number; 0: it is no arena */
+	uint64_t arena;             /* serial number, or the number of a device's allocation; 0: it is not kept */
 	struct tt_region *local[TT_NETS]; /* made at the first use, one a net; NULL: none */
-	/* Memory of a device (mem.gpu >= 0): pinned for each call anew, whatever its length */
+	/* Memory of a device (mem.gpu >= 0): one of these for each call, whatever its length */
+	struct tt_pinned *kept;     /* whose pins and regions it uses; NULL: it has its own */
 	struct tt_gpu_range range;
 	int fd;                     /* of a window: names the allocation to processes of this host; 0: none */
 	struct tt_gpu_fence *fence; /* the point that the caller's stream had reached; NULL: nothing to wait for */
@@ -275,15 +276,17 @@ enum tt_pin_for {
 	TT_PIN_DEVICE,  /* host memory needs no pin; a device's is pinned for all of these */
 	TT_PIN_COPY,    /* likewise; copies within this process alone read and write a device's: no net pins it */
 };
-int tt_pin_user(struct tt_job *, const void *base, size_t len, enum tt_pin_for, struct tt_pinned **);
+/* known: where the memory lies; NULL: it is looked up */
+int tt_pin_user(struct tt_job *, const void *base, size_t len, enum tt_pin_for, const struct tt_gpu_range *known,
+                struct tt_pinned **);
 /* Pins memory for a call that is about to begin, or for a window. May take seconds. *out gets NULL if no net needs it:
  * never for a device's memory. 0 or -errno: -ENOMEM, with a sentence that names the net; what tt_gpu_find() and
  * tt_gpu_fence_note() return. */
 static inline int tt_pin(struct tt_job *, const void *base, size_t len, enum tt_pin_for, struct tt_pinned **out);
 void tt_unpin_waiting(struct tt_job *);
 void tt_unpin_now(struct tt_pinned *); /* for memory of one user without local regions; NULL is allowed */
-/* 1: the memory is a device's; 0: it is not, or has no bytes; or what tt_gpu_find() returns. */
-static inline int tt_is_device(const void *base, size_t len);
+/* Where the memory lies: range->device is -1 if it is the host's, or has no bytes. 0, or what tt_gpu_find() returns. */
+static inline int tt_find_device(const void *base, size_t len, struct tt_gpu_range *range);
 int tt_look_for_device(const void *base, size_t len, struct tt_gpu_range *);
 /* For calls that take memory of the host alone. 0; -ENOTSUP: it is a GPU's. what, name: of the call, "scatter", and of
  * its argument, "all". */
@@ -301,6 +304,7 @@ static inline bool tt_pinned_on_device(const struct tt_pinned *p) { return p && 
 /* NULL: the net does not pin, or nothing is pinned. */
 static inline struct tt_pin *tt_pinned_on(const struct tt_pinned *p, const struct tt_net *net)
 {
+	p = p && p->kept ? p->kept : p;
 	for (int i = 0; p && i < TT_NETS && p->pins[i]; i++)
 		if (p->pins[i]->net == net)
 			return p->pins[i];
@@ -371,12 +375,10 @@ static inline bool tt_gpu_is_used(size_t len)
 {
 	return len && (atomic_load_explicit(&tt_gpu_here, memory_order_relaxed) || (len > TT_SHORT && tt_gpu_look()));
 }
-static inline int tt_is_device(const void *base, size_t len)
+static inline int tt_find_device(const void *base, size_t len, struct tt_gpu_range *range)
 {
-	struct tt_gpu_range range = { .device = -1 };
-	int err = tt_gpu_is_used(len) ? tt_look_for_device(base, len, &range) : 0;
-
-	return err ? err : range.device >= 0;
+	range->device = -1;
+	return tt_gpu_is_used(len) ? tt_look_for_device(base, len, range) : 0;
 }
 
 static inline int tt_host_only(const char *what, const char *name, const void *memory, size_t len)
@@ -396,7 +398,7 @@ static inline bool tt_pins(const struct tt_job *job, size_t len, enum tt_pin_for
 static inline int tt_pin(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
 {
 	*out = NULL;
-	return tt_pins(job, len, use) ? tt_pin_user(job, base, len, use, out) : 0;
+	return tt_pins(job, len, use) ? tt_pin_user(job, base, len, use, NULL, out) : 0;
 }
 
 /* ---- owner.c: may this process use the job? Without the lock ---- */
@@ -453,10 +455,10 @@ int tt_users_lock(struct tt_job *, struct tt_users *);
 /* The same around an opening, which waits for other ranks in operations, too: closing and leaving end these waits. */
 int tt_opening_enter(struct tt_job *, struct tt_users *, struct tt_users **outer);
 void tt_opening_exit(struct tt_job *, struct tt_users *, struct tt_users *outer);
-/* As tt_begin(), for a call on the handle that needs this memory pinned. A thread that closes the handle meanwhile
- * waits. On an error nothing is pinned. -ESTALE: the handle was closed; else as tt_pin(). */
+/* As tt_begin(), for a call on the handle that needs this memory pinned; known as for tt_pin_user(). A thread that
+ * closes the handle meanwhile waits. On an error nothing is pinned. -ESTALE: the handle was closed; else as tt_pin(). */
 int tt_begin_pinned(struct tt_job *, struct tt_users *, const void *base, size_t len, enum tt_pin_for,
-                    struct tt_pinned **);
+                    const struct tt_gpu_range *known, struct tt_pinned **);
 /* Each close begins with the first. True: the handle is the caller's alone, and the lock is taken: the caller gives
  * back what is the job's, releases the lock, and calls the second, which frees the handle. False: nothing is left to
  * do: the job was left, or a fork's child calls. */

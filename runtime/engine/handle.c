@@ -85,7 +85,7 @@ void tt_opening_exit(struct tt_job *job, struct tt_users *users, struct tt_users
 }
 
 int tt_begin_pinned(struct tt_job *job, struct tt_users *users, const void *base, size_t len, enum tt_pin_for use,
-                    struct tt_pinned **out)
+                    const struct tt_gpu_range *known, struct tt_pinned **out)
 {
 	int err, ends;
 
@@ -94,7 +94,7 @@ int tt_begin_pinned(struct tt_job *job, struct tt_users *users, const void *base
 		return tt_begin(job);
 	if ((err = tt_users_enter(job, users)))
 		return err;
-	err = tt_pin_user(job, base, len, use, out);
+	err = tt_pin_user(job, base, len, use, known, out);
 	if (!(ends = tt_users_lock(job, users)) && !err)
 		return 0;
 	tt_unpin(job, *out);

@@ -9,7 +9,10 @@
  * point that the caller's stream has reached.
  *
  * Memory of tutti_alloc stays pinned: once with all of its arena, for local use; and the ranges into which collectives
- * have received last. Arenas have serial numbers: an address of one that was freed may come again. */
+ * have received last. Arenas have serial numbers: an address of one that was freed may come again. Likewise memory of
+ * a device, of any allocator, whose allocations have numbers, too: the pin of a call uses the one that is kept. An
+ * adapter may keep the pages of memory that was freed, so few are kept, and each new pin looks which are still there.
+ */
 #include "engine/engine.h"
 #include <stdlib.h>
 #include <unistd.h>
@@ -99,6 +102,7 @@ void tt_unpin(struct tt_job *job, struct tt_pinned *p)
 {
 	if (!p || --p->uses)
 		return;
+	tt_unpin(job, p->kept);
 	for (int i = 0; i < TT_NETS && p->local[i]; i++)
 		p->local[i]->net->transport->dereg(p->local[i]);
 	if (!p->pins[0]) {
@@ -113,6 +117,7 @@ int tt_pinned_region(struct tt_pinned *p, struct tt_net *net, struct tt_region *
 {
 	int i = 0, err = 0;
 
+	p = p->kept ? p->kept : p;
 	while (p->local[i] && p->local[i]->net != net)
 		i++;
 	if (!p->local[i])
@@ -132,7 +137,7 @@ static void forget_freed(struct tt_job *job)
 		return;
 	e->arenas_freed = freed;
 	tt_each_of(struct tt_pinned, link, p, &e->arenas) {
-		if (tt_arena_is_there(p->arena))
+		if (p->mem.gpu >= 0 || tt_arena_is_there(p->arena))
 			continue;
 		tt_list_remove(&p->link);
 		tt_unpin(job, p);
@@ -186,13 +191,55 @@ static void keep(struct tt_job *job, struct tt_pinned *kept, uint64_t serial)
 	kept->uses++;
 	tt_list_append(&job->engine.arenas, &kept->link);
 	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
-		if (p->remote && !n++)
+		if ((p->remote || p->mem.gpu >= 0) && !n++)
 			oldest = p;
 	if (n > KEPT) {
 		tt_list_remove(&oldest->link);
 		tt_unpin(job, oldest);
 	}
 	tt_ticket_lock_release(&job->engine.lock);
+}
+
+struct allocation { /* of a device */
+	const void *base;
+	uint64_t number;
+};
+
+/* The nth device's allocation that is kept. False: there are fewer. */
+static bool nth_kept(struct tt_job *job, int n, struct allocation *out)
+{
+	bool any = false;
+
+	tt_ticket_lock_take(&job->engine.lock);
+	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
+		if (p->mem.gpu >= 0 && !any && !n--) {
+			*out = (struct allocation){ p->range.base, p->arena };
+			any = true;
+		}
+	tt_ticket_lock_release(&job->engine.lock);
+	return any;
+}
+
+static void drop_allocation(struct tt_job *job, uint64_t number)
+{
+	tt_ticket_lock_take(&job->engine.lock);
+	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
+		if (p->mem.gpu >= 0 && p->arena == number) {
+			tt_list_remove(&p->link);
+			tt_unpin(job, p);
+		}
+	tt_ticket_lock_release(&job->engine.lock);
+}
+
+static void drop_freed(struct tt_job *job)
+{
+	struct allocation a = { NULL, 0 };
+
+	for (int n = 0; nth_kept(job, n, &a);)
+		if (tt_gpu_is_there(a.base, a.number))
+			n++;
+		else
+			drop_allocation(job, a.number);
 }
 
 /* What is kept for no call that is under way. */
@@ -203,7 +250,7 @@ static bool give_up_idle(struct tt_job *job)
 
 	tt_ticket_lock_take(&e->lock);
 	tt_each_of(struct tt_pinned, link, p, &e->arenas) {
-		if (!p->remote || p->uses > 1)
+		if ((!p->remote && p->mem.gpu < 0) || p->uses > 1)
 			continue;
 		tt_list_remove(&p->link);
 		tt_unpin(job, p);
@@ -267,6 +314,39 @@ int tt_tensors_host_only(const char *what, const tutti_tensor *list, int n)
 	return err;
 }
 
+static bool is_kept_for(const struct tt_job *job, const struct tt_pinned *p, enum tt_pin_for use)
+{
+	const struct tt_gpu_range *in = &p->range;
+
+	return job->engine.pins && use != TT_PIN_WINDOW && in->buffer &&
+	       p->mem.len <= in->len - (size_t)((char *)p->mem.base - in->base);
+}
+
+/* For this process's own use all of the allocation is pinned. */
+static int pin_on_nets(struct tt_job *job, struct tt_pinned *p, enum tt_pin_for use)
+{
+	struct tt_mem mem = p->mem;
+	struct tt_pinned *kept;
+	int err;
+
+	if (!is_kept_for(job, p, use))
+		return pin_everywhere(job, p);
+	if (use == TT_PIN_READ) {
+		mem.base = p->range.base;
+		mem.len = p->range.len;
+	}
+	if (!(kept = use_kept(job, &mem, p->remote, p->range.buffer))) {
+		drop_freed(job);
+		if ((err = pin_anew(job, &mem, p->remote, &kept)))
+			return err;
+		kept->range = p->range;
+		if (kept->pins[0])
+			keep(job, kept, p->range.buffer);
+	}
+	p->kept = kept;
+	return 0;
+}
+
 static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use,
                       const struct tt_gpu_range *range, struct tt_pinned **out)
 {
@@ -278,7 +358,7 @@ static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_
 		return tt_fail(-ENOMEM, "no memory to pin %zu bytes of GPU %d", len, range->device);
 	p->range = *range;
 	if ((err = tt_gpu_fence_note(range->device, tt_gpu_stream(range->device), &p->fence)) ||
-	    (use != TT_PIN_COPY && (err = pin_everywhere(job, p)))) {
+	    (use != TT_PIN_COPY && (err = pin_on_nets(job, p, use)))) {
 		tt_unpin_now(p);
 		return err;
 	}
@@ -288,12 +368,13 @@ static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_
 	return 0;
 }
 
-static int pin_for(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
+static int pin_for(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use,
+                   const struct tt_gpu_range *known, struct tt_pinned **out)
 {
 	struct tt_mem arena, mem = tt_mem_of((void *)(uintptr_t)base, len);
 	uint64_t serial = use == TT_PIN_WINDOW ? 0 : tt_arena_of(base, len, &arena);
-	struct tt_gpu_range range = { .device = -1 };
-	int err = !serial && tt_gpu_is_used(len) ? tt_look_for_device(base, len, &range) : 0;
+	struct tt_gpu_range range = known ? *known : (struct tt_gpu_range){ .device = -1 };
+	int err = serial || known ? 0 : tt_find_device(base, len, &range);
 
 	if (err || range.device >= 0)
 		return err ? err : pin_device(job, base, len, use, &range, out);
@@ -309,7 +390,8 @@ static int pin_for(struct tt_job *job, const void *base, size_t len, enum tt_pin
 	return pin_anew(job, &mem, use != TT_PIN_READ, out);
 }
 
-int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
+int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use,
+                const struct tt_gpu_range *known, struct tt_pinned **out)
 {
 	int err = tt_begin(job);
 
@@ -317,7 +399,7 @@ int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_fo
 		return err;
 	job->inside++; /* the nets stay meanwhile */
 	tt_unlock(job);
-	err = pin_for(job, base, len, use, out);
+	err = pin_for(job, base, len, use, known, out);
 	tt_lock(job);
 	job->inside--;
 	job->engine.news |= job->ending;

@@ -626,7 +626,7 @@ int tutti_recv(tutti *group, int rank, int tag, void *memory, size_t bytes, tutt
 	if (err || (err = tt_msg_check("recv", group, rank, tag, memory, bytes)))
 		return err;
 	if ((err = tt_begin_pinned(job, &group->handle.users, memory, bytes,
-	                           bytes > TT_MSG_SHORT ? TT_PIN_READ : TT_PIN_DEVICE, &pinned)))
+	                           bytes > TT_MSG_SHORT ? TT_PIN_READ : TT_PIN_DEVICE, NULL, &pinned)))
 		return err;
 	r = calloc(1, sizeof *r);
 	err = r ? tt_msg_find("recv", group, rank, &r->from) : tt_fail(-ENOMEM, "no memory for a receive");

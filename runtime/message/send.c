@@ -372,7 +372,7 @@ int tutti_send(tutti *group, int rank, int tag, const void *memory, size_t bytes
 		return tt_fail(-EINVAL, "send: rank -1 must be from 0 to %d", tt_group_count(group) - 1);
 	bool own = tt_group_to_job(group, rank) == job->rank;
 	if ((err = tt_begin_pinned(job, &group->handle.users, memory, bytes,
-	                           bytes > TT_MSG_SHORT && !own ? TT_PIN_RECEIVE : TT_PIN_DEVICE, &pinned)))
+	                           bytes > TT_MSG_SHORT && !own ? TT_PIN_RECEIVE : TT_PIN_DEVICE, NULL, &pinned)))
 		return err;
 	if ((err = tt_msg_find("send", group, rank, &m))) {
 		tt_unpin(job, pinned);

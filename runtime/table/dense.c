@@ -260,10 +260,12 @@ static bool pull_at_once(struct tutti_table *t, char *values)
 	struct tt_range last = tt_table_range(t, t->servers - 1);
 	struct tt_ticket_lock *lock = &t->job->engine.lock;
 	size_t bytes = (size_t)(last.first + last.count) * t->width;
+	struct tt_gpu_range range;
 	uint64_t since;
 	bool done;
 
-	if (bytes > TT_PUSH_INLINE || t->flags & TUTTI_TABLE_FRESH || tt_is_device(values, bytes))
+	if (bytes > TT_PUSH_INLINE || t->flags & TUTTI_TABLE_FRESH || tt_find_device(values, bytes, &range) ||
+	    range.device >= 0)
 		return false;
 	tt_ticket_lock_take(lock);
 	if (t->job->left) {

@@ -578,7 +578,7 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		return tt_fail(-EINVAL, "a window cannot be named \"%s\": such names are the library's", name);
 	tt_gpu_look(); /* a later put may be too short for that */
 	if ((err = tt_group_list(at, &ranks)) || (ranks && (err = tt_group_lives(at, &epochs))) ||
-	    (err = tt_begin_pinned(job, &at->handle.users, base, bytes, TT_PIN_WINDOW, &pinned))) {
+	    (err = tt_begin_pinned(job, &at->handle.users, base, bytes, TT_PIN_WINDOW, NULL, &pinned))) {
 		free(ranks);
 		free(epochs);
 		return err;
@@ -768,7 +768,8 @@ struct call { /* the arguments of put, get, add and put with notify */
 	size_t bytes;
 	int slot;                   /* -1: no notify */
 	uint64_t value, *old;
-	bool device;                /* the memory is a device's */
+	struct tt_gpu_range range;  /* where the memory lies */
+	bool device;                /* it is a device's */
 	struct tt_pinned *pinned;
 };
 
@@ -1098,15 +1099,17 @@ static int pin_and_lock(struct tutti_window *w, struct call *c)
 {
 	if (!needs_pin(w, c))
 		return tt_begin(w->job);
-	return tt_begin_pinned(w->job, &w->handle.users, c->local, c->bytes, TT_PIN_READ, &c->pinned);
+	return tt_begin_pinned(w->job, &w->handle.users, c->local, c->bytes, TT_PIN_READ, &c->range, &c->pinned);
 }
 
 static int find_device(struct call *c)
 {
-	int device = c->kind == TT_ADD ? 0 : tt_is_device(c->local, c->bytes);
+	int err;
 
-	c->device = device > 0;
-	return device < 0 ? device : 0;
+	c->range.device = -1;
+	err = c->kind == TT_ADD ? 0 : tt_find_device(c->local, c->bytes, &c->range);
+	c->device = c->range.device >= 0;
+	return err;
 }
 
 static int start(struct tutti_window *w, struct call *c, tutti_op *op)

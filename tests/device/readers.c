@@ -228,6 +228,35 @@ static void lose_reader(int signal_number)
 static void test_reader_killed(void) { lose_reader(SIGKILL); }
 static void test_reader_stopped(void) { lose_reader(SIGSTOP); }
 
+static void program_exit(tutti *job)
+{
+	struct share s;
+	tutti_op op = { 0 };
+
+	open_share(job, &s);
+	EXPECT(tutti_put(s.on_device, 1 - my_rank, 0, s.data, LEN, NULL) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	if (my_rank == OWNER) {
+		CUstream stream = new_stream(); /* of which nothing runs, as behind a long kernel */
+		fake_cuda_hold(stream, true);
+		EXPECT(tutti_stream(job, stream) == 0);
+		EXPECT(tutti_put(s.on_device, READER, 0, s.data, LEN, &op) == 0);
+		exit(0);
+	}
+	uint64_t started = tt_now();
+	int err = tutti_wait_notify(s.on_device, OWNER, 0, 1, -1);
+	EXPECT(err == -ECONNRESET || err == -ENOTCONN);
+	record(err, started);
+	close_share(job, &s);
+}
+
+/* The owner exits without leaving, while work waits for its GPU. */
+static void test_owner_exits(void)
+{
+	start((struct crew){ .size = 2, .timeout_ms = 4000 * SLOW, .program = program_exit });
+	finish(NOBODY);
+}
+
 static CU_TestInfo tests[] = {
 	{ "memory that changes", test_changing },
 	{ "the owner is killed", test_owner_killed },
@@ -235,6 +264,7 @@ static CU_TestInfo tests[] = {
 	{ "the owner frees", test_owner_frees },
 	{ "a reader is killed", test_reader_killed },
 	{ "a reader is stopped", test_reader_stopped },
+	{ "the owner exits", test_owner_exits },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "readers", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };

@@ -2,6 +2,7 @@
 #include "device/device_private.h"
 #include "gpu/gpu_private.h"
 #include "tests/device/memory.h"
+#include <sys/wait.h>
 
 enum { MOST = (3 << 20) + 77, SIZES = 6 };
 static const size_t sizes[SIZES] = { 1, 8, 300, 5000, 1 << 20, MOST };
@@ -137,6 +138,122 @@ static void program_refused(tutti *job)
 static void test_refused(void)
 {
 	run_everywhere(2, 0, program_refused);
+	expect_nothing_left();
+}
+
+/* ---- other allocators; kernels; fork ---- */
+
+enum { UNIT = 2 << 20 };
+
+/* cudaMallocAsync: nobody can export it. */
+static void *take_from_pool(size_t len)
+{
+	CUdeviceptr at = 0;
+
+	enter(0);
+	CHECK(!cuMemAllocAsync(&at, len, NULL));
+	leave(0);
+	return (void *)at;
+}
+
+/* PyTorch's expandable segments: side by side, and nobody can export them. */
+static char *map_segments(int n)
+{
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		                     .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+	CUmemAccessDesc may = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at = 0;
+
+	enter(0);
+	CHECK(!cuMemAddressReserve(&at, (size_t)n * UNIT, 0, 0, 0));
+	for (int i = 0; i < n; i++) {
+		CHECK(!cuMemCreate(&handle, UNIT, &prop, 0));
+		CHECK(!cuMemMap(at + (CUdeviceptr)i * UNIT, UNIT, 0, handle, 0) && !cuMemRelease(handle));
+		CHECK(!cuMemSetAccess(at + (CUdeviceptr)i * UNIT, UNIT, &may, 1));
+	}
+	leave(0);
+	return (char *)at;
+}
+
+static void unmap_segments(char *at, int n)
+{
+	enter(0);
+	for (int i = 0; i < n; i++)
+		CHECK(!cuMemUnmap((CUdeviceptr)at + (CUdeviceptr)i * UNIT, UNIT));
+	CHECK(!cuMemAddressFree((CUdeviceptr)at, (size_t)n * UNIT));
+	leave(0);
+}
+
+static void paint_across(char *at, size_t len, int seed) /* each mapping has its own place */
+{
+	for (size_t i = 0; i < len; i++)
+		*(char *)fake_cuda_bytes(at + i) = pattern(seed, i);
+}
+
+static void program_allocators(tutti *job)
+{
+	enum { LEN = 9000 };
+	int me = tutti_rank(job), other = 1 - me;
+	char *segments = map_segments(2), *pool = take_from_pool(LEN), *host = take(job, LEN, -1);
+	char *memory[] = { pool, segments + UNIT - 5000 };
+	tutti_window *w, *h;
+
+	CHECK(tutti_window_open(job, "h", host, LEN, &h) == 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK(tutti_window_open(job, "w", memory[i], LEN, &w) == -ENOTSUP);
+		paint_across(memory[i], LEN, me + i);
+		CHECK(tutti_put(h, other, 0, memory[i], LEN, NULL) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0 && is_painted(host, LEN, other + i));
+		CHECK(tutti_get(h, other, 0, memory[i], LEN, NULL) == 0);
+		CHECK(*(char *)fake_cuda_bytes(memory[i] + LEN - 1) == pattern(me + i, LEN - 1));
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_window_close(h);
+	unmap_segments(segments, 2);
+	free_foreign(0, pool);
+	tutti_free(job, host);
+}
+
+static void test_allocators(void)
+{
+	run_everywhere(2, 0, program_allocators);
+	expect_nothing_left();
+}
+
+/* The program's kernel still writes what tutti_free is given: the fake would abort. A fork's child has nothing of the
+ * GPU, and the parent goes on. */
+static void program_free_and_fork(tutti *job)
+{
+	char *memory = take(job, MOST, 0), *host = take(job, 5000, -1);
+	tutti_window *w;
+	struct stream s;
+	int status = -1;
+
+	CHECK(tutti_window_open(job, "h", host, 5000, &w) == 0 && tutti_put(w, 0, 0, memory, 5000, NULL) == 0);
+	pid_t child = fork();
+	if (!child) {
+		bool refuses = tutti_put(w, 0, 0, memory, 5000, NULL) == -ECHILD;
+		tutti_free(job, memory);
+		tutti_window_close(w);
+		tutti_leave(job);
+		_exit(refuses ? 0 : 1);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(tutti_put(w, 0, 0, memory, 5000, NULL) == 0);
+	open_stream(&s, 0);
+	enter(0);
+	CHECK(!cuMemsetD8Async((CUdeviceptr)memory, 1, MOST, s.stream));
+	leave(0);
+	tutti_free(job, memory);
+	close_stream(&s);
+	tutti_window_close(w);
+	tutti_free(job, host);
+}
+
+static void test_free_and_fork(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "tcp", .program = program_free_and_fork }), 0);
 	expect_nothing_left();
 }
 
@@ -366,7 +483,6 @@ static void program_left(tutti *job)
 		use_stream(job, NULL);
 		posted = true;
 		CHECK(tutti_wait(&waits, -1) < 0);
-		CHECK(!held || tutti_test(&under_way) == -EINPROGRESS); /* a copy from the memory runs */
 		hold_copies(job, 0, false);
 		int err = tutti_wait(&under_way, -1);
 		CHECK(!held || (err < 0 && err != -ETIMEDOUT));
@@ -388,7 +504,8 @@ static void test_left(void)
 
 static atomic_bool released; /* the copies */
 
-/* Rank 0 leaves while a copy of its bytes into rank 1's window is under way: the close waits for the copy. */
+/* Rank 0 leaves while a copy of its bytes into rank 1's window is under way, which stands still: the close ends, and
+ * the memory stays until the copy has ended. */
 static void program_closed_late(tutti *job)
 {
 	int me = tutti_rank(job);
@@ -409,9 +526,6 @@ static void program_closed_late(tutti *job)
 		CHECK(tutti_put(w, 1, 0, memory, BIG, &op) == 0);
 		pass_time(20 * TT_MS);
 		leave_early(job);
-		pass_time(1000 * TT_MS); /* longer than TUTTI_SILENCE */
-		released = true;
-		fake_cuda_hold(queue->stream, false);
 		return;
 	}
 	while (!posted)
@@ -420,10 +534,13 @@ static void program_closed_late(tutti *job)
 	fake_cuda_hold(queue->stream, true);
 	released = true;
 	CHECK(tutti_wait_notify(w, 0, 1, 1, -1) < 0);
-	CHECK(!released);
 	tutti_window_close(w);
-	CHECK(released);
+	CHECK(tt_device_stands_still(job->job, 1));
+	fake_cuda_hold(queue->stream, false);
 	tutti_free(job, memory);
+	for (int i = 0; i < 1000 && tt_device_stands_still(job->job, 1); i++)
+		pass_time(TT_MS);
+	CHECK(!tt_device_stands_still(job->job, 1));
 }
 
 static void test_closed_late(void)
@@ -611,6 +728,254 @@ static void test_given_up(void)
 	run_everywhere(2, 1500, program_given_up);
 	expect_nothing_left();
 }
+
+/* A copy that has begun stands still: the call ends, and other calls on the GPU begin when it goes on. */
+static void end_stuck(tutti_op *op, bool cancels)
+{
+	CHECK(!cancels || tutti_cancel(op) == 0);
+	CHECK(tutti_wait(op, -1) == (cancels ? -ECANCELED : -ETIMEDOUT) && strstr(tutti_why(), "GPU 0 stands still"));
+}
+
+static void program_stuck(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, 0), *mine = take(job, BIG, me ? -1 : 0), *host = take(job, BIG, -1);
+	tutti_op ops[6] = { { { 0 } } };
+	tutti_window *w, *h;
+	bool held = false;
+
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0 && tutti_window_open(job, "h", host, BIG, &h) == 0);
+	paint(memory, BIG, 1);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_put(h, me, 0, memory, 8, NULL) == 0 && tutti_put(w, 1 - me, 0, mine, 8, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!me) {
+		held = hold_copies(job, 0, true);
+		CHECK(held);
+		CHECK(tutti_put_notify(h, 1, 0, memory, BIG, 1, &ops[0]) == 0);
+		CHECK(tutti_get(h, 1, 0, memory, BIG, &ops[1]) == 0);
+		CHECK(tutti_get(h, 0, 0, mine, BIG, &ops[2]) == 0);
+		pass_time(20 * TT_MS);
+		end_stuck(&ops[0], true);
+		CHECK(tutti_put(h, 0, 0, mine, BIG, &ops[3]) == 0); /* does not begin */
+		end_stuck(&ops[3], true);
+		CHECK(tutti_put(h, 1, 0, host, 8, NULL) == 0);
+	} else { /* the owner's GPU is held up */
+		pass_time(20 * TT_MS);
+		CHECK(tutti_put(w, 0, 0, mine, BIG, &ops[0]) == 0 && tutti_get(w, 0, 0, mine, BIG, &ops[1]) == 0);
+		CHECK(tutti_wait(&ops[0], -1) == -ETIMEDOUT && tutti_wait(&ops[1], -1) == -ETIMEDOUT);
+	}
+	for (int i = 1; !me && i < 3; i++)
+		end_stuck(&ops[i], false);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(!me || tutti_wait_notify(h, 0, 1, 1, 0) == -ETIMEDOUT);
+	if (!me)
+		hold_copies(job, 0, false);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	paint(mine, BIG, 7 + me);
+	CHECK(tutti_put(w, 1 - me, 0, mine, BIG, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0 && is_painted(memory, BIG, 8 - me));
+	CHECK(__builtin_popcount(tt_devices(job->job)->free) == TT_GIVE_CHUNKS + TT_TAKE_CHUNKS);
+	tutti_window_close(w);
+	tutti_window_close(h);
+	tutti_free(job, memory);
+	tutti_free(job, mine);
+	tutti_free(job, host);
+}
+
+static void program_stuck_broadcast(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *memory = take(job, BIG, me);
+	tutti_op op = { 0 };
+
+	CHECK(tutti_broadcast(job, memory, BIG, 0, NULL) == 0);
+	if (!me)
+		hold_copies(job, 0, true);
+	CHECK(tutti_broadcast(job, memory, BIG, 0, &op) == 0);
+	if (!me) {
+		pass_time(10 * TT_MS);
+		end_stuck(&op, true);
+		hold_copies(job, 0, false);
+	} else {
+		CHECK(tutti_wait(&op, -1) == -ECONNABORTED);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, memory);
+}
+
+static void test_stuck(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = 1000, .program = program_stuck };
+
+	fake_cuda_thread(false);
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	fake_cuda_thread(true);
+	run.wire = "tcp";
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	run.wire = "shm";
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	run.program = program_stuck_broadcast;
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	expect_nothing_left();
+}
+
+/* Rank 0 leaves while its GPU stands still. The chunks and queues stay, so this is the last test. */
+static void program_left_stuck(tutti *job)
+{
+	static const struct tt_gpu_queue *queue;
+	char *memory = take(job, BIG, 0);
+	tutti_op op = { 0 };
+	tutti_window *w;
+
+	posted = false;
+	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!tutti_rank(job)) {
+		CHECK(tutti_put(w, 1, 0, memory, 8, NULL) == 0);
+		CHECK(hold_copies(job, 0, true));
+		CHECK(tutti_put(w, 1, 0, memory, BIG, &op) == 0);
+		queue = tt_devices(job->job)->out[0];
+		pass_time(20 * TT_MS);
+		posted = true;
+		leave_early(job);
+		fake_cuda_hold(queue->stream, false);
+		for (int i = 0; i < 1000 && queue->word && *queue->word != (uint32_t)queue->marked; i++)
+			pass_time(TT_MS);
+		CHECK(*queue->word == (uint32_t)queue->marked); /* into chunks that are still there */
+		tutti_window_close(w);
+		tutti_free(NULL, memory);
+	} else {
+		while (!posted)
+			pass_time(TT_MS);
+		leave_early(job);
+		tutti_window_close(w);
+		tutti_free(NULL, memory);
+	}
+}
+
+static void test_left_stuck(void)
+{
+	struct ranks run = { .size = 2, .wire = "tcp", .timeout_ms = 1000, .program = program_left_stuck };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+/* ---- what the driver is asked ---- */
+
+/* One question about memory that is not Tutti's, in each call. */
+static void program_asked(tutti *job)
+{
+	char *foreign = take_foreign(0, BIG), *host = take(job, BIG, -1), *plain = malloc(BIG);
+	char *each[] = { foreign, plain };
+	tutti_op send = { 0 };
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", host, BIG, &w) == 0);
+	for (int i = 0; i < 2; i++) {
+		paint(each[i], BIG, i);
+		uint64_t before = fake_cuda_calls("cuPointerGetAttributes");
+		CHECK(tutti_put(w, 0, 0, each[i], BIG, NULL) == 0 && tutti_get(w, 0, 0, each[i], BIG, NULL) == 0);
+		CHECK(fake_cuda_calls("cuPointerGetAttributes") == before + 2);
+		CHECK(tutti_broadcast(job, each[i], BIG, 0, NULL) == 0);
+		CHECK(fake_cuda_calls("cuPointerGetAttributes") == before + 3);
+		CHECK(tutti_send(job, 0, 1, each[i], BIG, &send) == 0);
+		CHECK(tutti_recv(job, 0, 1, host, BIG, NULL, NULL) == 0);
+		CHECK(fake_cuda_calls("cuPointerGetAttributes") == before + 4 && tutti_wait(&send, -1) == 0);
+	}
+	tutti_window_close(w);
+	free_foreign(0, foreign);
+	tutti_free(job, host);
+	free(plain);
+}
+
+/* Calls that wait for one stream ask it once a turn, however many they are. */
+static void program_one_stream(tutti *job)
+{
+	enum { MANY = 30 };
+	char *memory = take(job, 4096, 0), *host = take(job, 4096, -1);
+	tutti_op ops[MANY] = { { { 0 } } };
+	uint64_t asked[2];
+	tutti_window *w;
+	struct stream s;
+
+	CHECK(tutti_window_open(job, "w", host, 4096, &w) == 0);
+	CHECK(tutti_put(w, 0, 0, memory, 4096, NULL) == 0);
+	open_stream(&s, 0);
+	fake_cuda_hold(s.stream, true);
+	use_stream(job, &s);
+	for (int i = 0, turn = 0; turn < 2; turn++) {
+		for (; i < (turn ? MANY : 1); i++)
+			CHECK(tutti_put(w, 0, 0, memory, 4096, &ops[i]) == 0);
+		uint64_t before = fake_cuda_calls("cuEventQuery");
+		pass_time(20 * TT_MS);
+		asked[turn] = fake_cuda_calls("cuEventQuery") - before;
+	}
+	CHECK(asked[0] > 20 && asked[1] < 2 * asked[0]);
+	use_stream(job, NULL);
+	fake_cuda_hold(s.stream, false);
+	for (int i = 0; i < MANY; i++)
+		CHECK(tutti_wait(&ops[i], -1) == 0);
+	tutti_window_close(w);
+	close_stream(&s);
+	tutti_free(job, memory);
+	tutti_free(job, host);
+}
+
+static void test_asked(void)
+{
+	struct ranks run = { .size = 1, .wire = "sim", .program = program_asked };
+
+	fake_cuda_thread(false);
+	fake_cuda_seed(1);
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	run.program = program_one_stream;
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	fake_cuda_thread(true);
+	expect_nothing_left();
+}
+
+#ifdef TEST_FAKE
+/* Memory of another allocator is registered once, and let go when it was freed. */
+static void program_kept(tutti *job)
+{
+	int me = tutti_rank(job);
+	char *foreign = me ? NULL : take_foreign(0, BIG), *host = take(job, BIG, -1);
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", host, BIG, &w) == 0);
+	if (!me) {
+		paint(foreign, BIG, 1);
+		CHECK(tutti_put(w, 1, 0, foreign, 5000, NULL) == 0);
+		uint64_t made = fake_calls("reg_dmabuf_mr"), ended = fake_calls("dereg_mr");
+		for (int i = 0; i < 5; i++)
+			CHECK(tutti_put(w, 1, 0, foreign + i * 1000, BIG - 5000, NULL) == 0);
+		CHECK(fake_calls("reg_dmabuf_mr") == made && fake_calls("dereg_mr") == ended);
+		free_foreign(0, foreign);
+		foreign = take_foreign(0, BIG);
+		paint(foreign, BIG, 2);
+		CHECK(tutti_put(w, 1, 0, foreign, BIG, NULL) == 0);
+		CHECK(fake_calls("reg_dmabuf_mr") == made + 1 && fake_calls("dereg_mr") == ended + 1);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(!me || is_painted(host, BIG, 2));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	if (!me)
+		free_foreign(0, foreign);
+	tutti_free(job, host);
+}
+
+static void test_kept(void)
+{
+	struct ranks run = { .size = 2, .wire = "verbs", .devices = "fake_roce0", .program = program_kept };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	expect_nothing_left();
+}
+#else
+static void test_kept(void) {}
+#endif
 
 /* GPU 1 gets no access to memory of GPU 0: the bytes go through the host. */
 static void program_no_access(tutti *job)
@@ -929,6 +1294,8 @@ static CU_TestInfo tests[] = {
 	{ "messages", test_messages },
 	{ "own messages", test_own_messages },
 	{ "refused", test_refused },
+	{ "allocators", test_allocators },
+	{ "free and fork", test_free_and_fork },
 	{ "order", test_order },
 	{ "own order", test_own_order },
 	{ "many", test_many },
@@ -939,13 +1306,17 @@ static CU_TestInfo tests[] = {
 	{ "left reading", test_left_reading },
 	{ "long", test_long },
 	{ "given up", test_given_up },
+	{ "stuck", test_stuck },
+	{ "asked", test_asked },
+	{ "kept", test_kept },
 	{ "no access", test_no_access },
 	{ "late sender", test_late_sender },
 	{ "import", test_import },
 	{ "forgotten", test_forgotten },
 	{ "failing", test_failing },
 	{ "failing alone", test_failing_alone },
-	{ "broken", test_broken }, /* the last one: the driver keeps what a broken device had */
+	{ "broken", test_broken }, /* the driver keeps what a broken device had */
+	{ "left stuck", test_left_stuck },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "device", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };

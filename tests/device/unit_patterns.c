@@ -1,4 +1,6 @@
 /* unit_patterns.c - broadcasts and calls of tables take a device's memory; over sim, tcp and shm */
+#include "average/gossip.h"
+#include "gpu/gpu_private.h"
 #include "tests/device/memory.h"
 
 enum { MOST = (1 << 20) + 13, SIZES = 5 };
@@ -541,6 +543,90 @@ static void test_given_up(void)
 	expect_nothing_left();
 }
 
+/* ---- a GPU that stands still ---- */
+
+static bool says_stuck(void) { return strstr(tutti_why(), "GPU 0 stands still"); }
+
+static bool is_settled(tutti_gossip *g)
+{
+	tt_lock(g->job);
+	bool settled = tt_fetch_is_settled(g->now);
+	tt_unlock(g->job);
+	return settled;
+}
+
+/* Rank 0's mix begins and does not end; nor do later calls, until the GPU goes on. `closes`: it never does. */
+static void stuck_gossip(tutti *job, float *device, bool closes)
+{
+	int me = tutti_rank(job), peer = 1 - me;
+	tutti_gossip_config c = tutti_gossip_defaults();
+	tutti_tensor m = { device, COUNT, TUTTI_F32 };
+	tutti_gossip_result r;
+	tutti_gossip *g;
+
+	c.timeout_ms = 20000;
+	c.choice = TUTTI_CHOICE_OWN;
+	c.choose = chosen;
+	c.arg = &peer;
+	CHECK(tutti_gossip_open(job, "stuck", &m, 1, &c, &g) == 0 && tutti_gossip_publish(g, 0) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_gossip_publish(g, 0) == 0);
+	if (!me) {
+		CUstream queue = g->device.queue->stream;
+		while (!is_settled(g))
+			pass_time(TT_MS);
+		fake_cuda_hold(queue, true);
+		CHECK(tutti_gossip_mix(g, 0, &r) == -ETIMEDOUT && says_stuck());
+		if (!closes) {
+			CHECK(tutti_gossip_publish(g, 0) == -ETIMEDOUT && strstr(tutti_why(), "GPU 0"));
+			fake_cuda_hold(queue, false);
+			CHECK(tutti_gossip_publish(g, 0) == 0 && tutti_gossip_mix(g, 0, &r) == 0 && r.peer == 1);
+		} else {
+			tutti_gossip_close(g);
+			fake_cuda_hold(queue, false);
+		}
+	} else {
+		pass_time((closes ? 1100 : 2100) * TT_MS);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me || !closes)
+		tutti_gossip_close(g);
+}
+
+static void program_stuck(tutti *job)
+{
+	float *device = floats(job, tutti_rank(job));
+
+	if (has_kernels())
+		stuck_gossip(job, device, false);
+	tutti_free(job, device);
+}
+
+static void test_stuck(void)
+{
+	struct ranks run = { .size = 2, .wire = "shm", .timeout_ms = 1000, .program = program_stuck };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	expect_nothing_left();
+}
+
+static void program_closed_stuck(tutti *job)
+{
+	float *device = floats(job, tutti_rank(job));
+
+	if (has_kernels())
+		stuck_gossip(job, device, true);
+	tutti_free(job, device);
+}
+
+/* What the copies used stays, so this is the last test. */
+static void test_closed_stuck(void)
+{
+	struct ranks run = { .size = 2, .wire = "tcp", .timeout_ms = 1000, .program = program_closed_stuck };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 /* ---- a GPU that fails ---- */
 
 static bool is_lost(tutti_op *op) { return tutti_wait(op, -1) == -EIO && strstr(tutti_why(), "GPU 0: CUDA error 700"); }
@@ -596,7 +682,9 @@ static CU_TestInfo tests[] = {
 	{ "failing", test_failing },
 	{ "held", test_held },
 	{ "given up", test_given_up },
+	{ "stuck", test_stuck },
 	{ "broken", test_broken },
+	{ "closed stuck", test_closed_stuck },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "patterns", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };

@@ -123,7 +123,70 @@ static void test_refused(void)
 	expect_nothing_left();
 }
 
-static CU_TestInfo tests[] = { { "order", test_order }, { "refused", test_refused }, CU_TEST_INFO_NULL };
+/* ---- a capture of another thread ---- */
+
+static atomic_bool begun, over;
+
+static void *capture(void *unused)
+{
+	struct stage s;
+	void *graph;
+
+	open_stage(&s, 0);
+	CHECK(cuStreamBeginCapture_v2(s.stream, 0) == 0); /* global: each unsafe call of any thread ends it */
+	begun = true;
+	while (!over)
+		usleep(100);
+	CHECK(cuStreamEndCapture(s.stream, &graph) == 0);
+	close_stage(&s, 0);
+	return unused;
+}
+
+/* Every step of a call's way, the first use of the GPU too, leaves the capture as it is. */
+static void program_beside(tutti *job)
+{
+	int me = tutti_rank(job), other = 1 - me;
+	pthread_t thread;
+	tutti_window *w;
+	char *memory, *mine;
+
+	if (!me) {
+		begun = over = false;
+		CHECK(pthread_create(&thread, NULL, capture, NULL) == 0);
+		while (!begun)
+			usleep(100);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	memory = take(job, LEN, 0);
+	mine = take(job, LEN, 0);
+	paint(memory, LEN, me);
+	CHECK(tutti_window_open(job, "w", memory, LEN, &w) == 0);
+	CHECK(tutti_get(w, other, 0, mine, LEN, NULL) == 0 && is_painted(mine, LEN, other));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_put(w, other, 0, mine, LEN, NULL) == 0);
+	CHECK(tutti_broadcast(job, mine, LEN, 0, NULL) == 0 && is_painted(mine, LEN, 1));
+	CHECK(me ? tutti_recv(job, 0, 1, mine, LEN, NULL, NULL) == 0 : tutti_send(job, 1, 1, mine, LEN, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	over = true;
+	if (!me)
+		CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, memory); /* this would have ended the capture */
+	tutti_free(job, mine);
+}
+
+static void test_beside(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "tcp", .program = program_beside }), 0);
+	expect_nothing_left();
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_beside }), 0);
+	expect_nothing_left();
+}
+
+static CU_TestInfo tests[] = { { "order", test_order }, { "refused", test_refused },
+	                       { "beside a capture", test_beside }, CU_TEST_INFO_NULL };
 static CU_SuiteInfo suites[] = { { "stream", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv)

@@ -655,6 +655,50 @@ static void look_at_faults(void)
 	tutti_leave(job);
 }
 
+/* ---- dma-buf: what adapters register ---- */
+
+static void export_pages(const char *whose, char *at, size_t len)
+{
+	char what[100];
+	uint64_t offset = 0;
+	int fd = -1, err = tt_gpu_dma_buf(at, len, &fd, &offset);
+
+	snprintf(what, sizeof what, "a dma-buf of memory of %s", whose);
+	note_text(what, err ? tt_why() : "it is exported");
+	if (err)
+		return;
+	must("it begins in the page of the memory", (double)offset, (double)((uintptr_t)at % 4096));
+	note("its size", (double)lseek(fd, 0, SEEK_END), "bytes");
+	close(fd);
+}
+
+static void export_dma_bufs(void)
+{
+	struct tt_gpu_queue *q = open_queue();
+	struct tt_gpu_facts f;
+	CUstreamCaptureMode before;
+	CUdeviceptr foreign = 0;
+	void *ours;
+
+	check(tt_gpu_facts(0, &f));
+	if (!f.dma_buf) {
+		fprintf(stderr, "the driver exports no dma-buf\n");
+		exit(NO_GPU);
+	}
+	find_free();
+	check(tt_gpu_alloc(0, ROOM, &ours));
+	check(tt_gpu_enter(0, &before));
+	check(tt_gpu_result(0, alloc_memory(&foreign, ROOM), "cuMemAlloc_v2"));
+	export_pages("tutti_alloc", ours, ROOM);
+	export_pages("tutti_alloc, from within", (char *)ours + 5000, 70000);
+	export_pages("cudaMalloc", (char *)foreign, ROOM);
+	export_pages("cudaMalloc, from within", (char *)foreign + 5000, 70000);
+	free_memory(foreign);
+	tt_gpu_leave(before);
+	tt_gpu_free(ours);
+	tt_gpu_queue_close(q);
+}
+
 int main(int argc, char **argv)
 {
 	const char *no = getenv("TUTTI_GPU");
@@ -684,6 +728,8 @@ int main(int argc, char **argv)
 		look_at_streams();
 	else if (!strcmp(part, "faults"))
 		look_at_faults();
+	else if (!strcmp(part, "dma_buf"))
+		export_dma_bufs();
 	else
 		return fprintf(stderr, "device: no part is named \"%s\"\n", part), 2;
 	return wrong != 0;

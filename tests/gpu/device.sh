@@ -30,6 +30,7 @@ perf_shm   10 20
 torn       18 40
 streams    10 10
 faults     10 10
+dma_buf    10 10
 memcheck    0 20
 initcheck   0 20
 ncu         0 10'
@@ -53,14 +54,18 @@ part_perf() {
 	done
 }
 part_perf_shm() { # host to host, and device to device, of one host
-	for kernel in put get fetch; do
-		"$tutti" perf gpu --transport shm --kernel $kernel --size "$size" \
+	for what in put get fetch 'gossip --type f32'; do
+		# shellcheck disable=SC2086 # two words
+		"$tutti" perf gpu --transport shm --kernel $what --size "$size" \
 			--time "$(seconds_of "${SECONDS_PERF:-1}" 3)" --json || return
 	done
 }
 part_torn() { "$tutti" run -n 2 "$device" torn "$((size < 67108864 ? size : 67108864))" "$(seconds_of "${SECONDS_TORN:-12}" 30)"; }
 part_streams() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" streams "$((size < 67108864 ? size : 67108864))"; }
 part_faults() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" faults; }
+part_dma_buf() { # and by which way each adapter reaches the GPU
+	"$device" dma_buf && "$tutti" info | grep -i 'gpu\|adapter' >&2
+}
 part_memcheck() { sanitize memcheck; }
 part_initcheck() { sanitize initcheck; }
 sanitize() {

@@ -58,9 +58,8 @@ static int next_fault(const char *function)
 static void note_call(struct call *call)
 {
 	call->calls++;
-	if (call->listed)
-		return;
-	call->listed = true;
+	if (call->next || calls_end == &call->next)
+		return; /* it is in the list */
 	*calls_end = call;
 	calls_end = &call->next;
 }
@@ -121,7 +120,7 @@ static void after_fork(void)
 {
 	forked = initialized;
 	pthread_mutex_init(&fake_lock, NULL);
-	forget_the_thread();
+	thread_runs = false;
 }
 
 static void before_fork(void) { pthread_mutex_lock(&fake_lock); }
@@ -138,7 +137,7 @@ SHOW void fake_cuda_seed(uint64_t seed)
 	fault_count = 0;
 	for (struct call *c = calls; c; c = c->next)
 		c->calls = 0;
-	forget_captured();
+	captured = 0;
 	pthread_mutex_unlock(&fake_lock);
 }
 

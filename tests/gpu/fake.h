@@ -7,7 +7,7 @@
  * - A load or store by the CPU in device memory faults, and write(2) says EFAULT: its pages have no rights. The same
  *   bytes lie elsewhere, on a memfd, which another process imports by its descriptor. The bytes of new memory are
  *   garbage. Freed memory is a hole for good, and no address comes twice.
- * - Work in a stream runs late, a copy in pieces. Streams have no order but the one that events give; the legacy stream
+ * - Work in a stream runs late, a copy in pieces. Streams have no order, but that the legacy stream
  *   and blocking streams wait for each other. A thread of the fake runs the work, as a device would.
  *   Each call runs a little of what is due, too; after fake_cuda_thread(false) nothing else does, and a seed repeats a
  *   test of one thread.
@@ -19,7 +19,7 @@
  * - While a stream is capturing in global mode, a call that may synchronise, or that asks for an event, ends the
  *   capture, unless the calling thread has exchanged its mode for the relaxed one.
  *
- * Kernels are those of runtime/kernel/kernels.cu (fake_kernels.h), whatever the image. CUDA_VISIBLE_DEVICES is honoured
+ * Kernels are those of runtime/kernel/kernels.cu (fake_kernels.c), whatever the image. CUDA_VISIBLE_DEVICES is honoured
  * (ordinals). All functions may be called from any thread. */
 #ifndef TESTS_GPU_FAKE_H
 #define TESTS_GPU_FAKE_H
@@ -34,12 +34,9 @@ enum { FAKE_CUDA_DEVICES = 2 };
 	X(cuCtxCreate_v2, (CUcontext *, unsigned flags, CUdevice)) \
 	X(cuCtxDestroy_v2, (CUcontext)) \
 	X(cuMemAlloc_v2, (CUdeviceptr *, size_t len)) \
+	X(cuMemAllocAsync, (CUdeviceptr *, size_t len, CUstream)) \
 	X(cuMemFree_v2, (CUdeviceptr)) \
 	X(cuMemAllocManaged, (CUdeviceptr *, size_t len, unsigned flags)) \
-	X(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t len)) \
-	X(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t len)) \
-	X(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t len)) \
-	X(cuStreamWaitEvent, (CUstream, CUevent, unsigned flags)) \
 	X(cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode)) \
 	X(cuStreamEndCapture, (CUstream, void **graph))
 #define FAKE_CUDA_DECLARE(name, args) CUresult name args;
@@ -69,7 +66,14 @@ uint64_t fake_cuda_calls(const char *function);  /* NULL: of all functions */
 const char *fake_cuda_called(int n);             /* the nth function that was ever called; NULL: fewer were */
 uint64_t fake_cuda_captured(void);               /* what was put into capturing streams */
 
-/* ---- for the tests' own use ---- */
+/* What a descriptor of cuMemGetHandleForAddressRange holds, for adapters that are not there (tests/verbs/fake.c): the
+ * bytes lie at `offset` in the file `fd` of this process, which stays open at least as long as the memory lives. */
+struct fake_dma_buf {
+	uint64_t magic, offset, len;
+	int fd;
+};
+#define FAKE_DMA_BUF 0x66756264656b6166u
+
 /* The bytes of device memory as the CPU can reach them; NULL: there is no such memory. Work that is under way may be
  * reading or writing them. */
 void *fake_cuda_bytes(const void *device_memory);

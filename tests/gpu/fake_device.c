@@ -29,17 +29,12 @@ static const struct {
 	int attribute, value;
 } facts[] = {
 	{ 16, 4 },    /* multiprocessors */
-	{ 33, 1 },    /* PCI bus; the device is its number */
-	{ 41, 1 },    /* unified addresses */
 	{ 92, 1 },    /* stream memory operations */
 	{ 102, 1 },   /* virtual memory management */
 	{ 103, 1 },   /* exports by POSIX descriptor */
 	{ 110, 1 },   /* gpuDirectRDMACapable */
-	{ 117, 1 },   /* cuFlushGPUDirectRDMAWrites */
 	{ 118, 0 },   /* writes of others need a flush */
 	{ 124, 1 },   /* dma-buf */
-	{ 131, -1 },  /* NUMA node of the memory */
-	{ 134, 0 },   /* NUMA node of the host nearby */
 };
 
 /* "1,0": the devices of the machine that this process sees, in this order. */
@@ -48,17 +43,9 @@ static int choose_devices(int *numbers)
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	int n = 0;
 
-	if (!visible) {
-		for (; n < FAKE_CUDA_DEVICES; n++)
-			numbers[n] = n;
-		return n;
-	}
-	for (char *end; n < FAKE_CUDA_DEVICES && *visible; visible = *end == ',' ? end + 1 : end) {
-		long number = strtol(visible, &end, 10);
-		if (end == visible || number < 0 || number >= FAKE_CUDA_DEVICES)
-			break;
-		numbers[n++] = (int)number;
-	}
+	for (visible = visible ? visible : "0,1"; n < FAKE_CUDA_DEVICES && (*visible == '0' || *visible == '1');
+	     visible += visible[1] == ',' ? 2 : 1)
+		numbers[n++] = *visible - '0';
 	return n;
 }
 
@@ -74,7 +61,6 @@ static void set_up(void) /* also before cuInit, for the knobs */
 		devices[i].primary = (struct CUctx_st){ .device = i, .primary = true };
 		for (size_t f = 0; f < sizeof facts / sizeof *facts; f++)
 			devices[i].attribute[facts[f].attribute] = facts[f].value;
-		devices[i].attribute[34] = devices[i].number;
 	}
 }
 
@@ -99,12 +85,7 @@ SHOW CUresult cuInit(unsigned flags)
 	return leave(flags ? 1 : device_count ? 0 : 100);
 }
 
-SHOW CUresult cuDriverGetVersion(int *out)
-{
-	ENTER(NEEDS_NOTHING);
-	*out = 12090;
-	return leave(0);
-}
+SHOW CUresult cuDriverGetVersion(int *out) TELL(ENTER(NEEDS_NOTHING), 12090)
 
 SHOW CUresult cuGetErrorString(CUresult err, const char **out)
 {
@@ -122,31 +103,18 @@ SHOW CUresult cuGetErrorString(CUresult err, const char **out)
 	if (device < 0 || device >= device_count) \
 		return leave(101)
 
-SHOW CUresult cuDeviceGetCount(int *out)
-{
-	ENTER(NEEDS_INIT);
-	*out = device_count;
-	return leave(0);
-}
-
-SHOW CUresult cuDeviceGet(CUdevice *out, int ordinal)
-{
-	ENTER(NEEDS_INIT);
-	*out = ordinal;
-	return leave(ordinal < 0 || ordinal >= device_count ? 101 : 0);
-}
+SHOW CUresult cuDeviceGetCount(int *out) TELL(ENTER(NEEDS_INIT), device_count)
+SHOW CUresult cuDeviceGet(CUdevice *out, int device) TELL(ENTER_DEVICE(NEEDS_INIT), device)
+SHOW CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device) TELL(ENTER_DEVICE(NEEDS_INIT), (size_t)8 << 30)
+SHOW CUresult cuDeviceCanAccessPeer(int *out, CUdevice device, CUdevice peer)
+	TELL(ENTER_DEVICE(NEEDS_INIT | IS_SLOW), can_reach && device != peer)
+SHOW CUresult cuDeviceGetUuid_v2(CUuuid *out, CUdevice device) TELL(ENTER_DEVICE(NEEDS_INIT),
+	(CUuuid){ { 'f', 'a', 'k', 'e', 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, (char)devices[device].number } })
 
 SHOW CUresult cuDeviceGetName(char *out, int len, CUdevice device)
 {
 	ENTER_DEVICE(NEEDS_INIT);
 	snprintf(out, (size_t)len, "Fake GPU %d", devices[device].number);
-	return leave(0);
-}
-
-SHOW CUresult cuDeviceGetUuid_v2(CUuuid *out, CUdevice device)
-{
-	ENTER_DEVICE(NEEDS_INIT);
-	*out = (CUuuid){ { 'f', 'a', 'k', 'e', 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, (char)devices[device].number } };
 	return leave(0);
 }
 
@@ -156,20 +124,6 @@ SHOW CUresult cuDeviceGetAttribute(int *out, unsigned attribute, CUdevice device
 	if (!attribute || attribute >= ATTRIBUTES)
 		return leave(1);
 	*out = devices[device].attribute[attribute];
-	return leave(0);
-}
-
-SHOW CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device)
-{
-	ENTER_DEVICE(NEEDS_INIT);
-	*out = (size_t)8 << 30;
-	return leave(0);
-}
-
-SHOW CUresult cuDeviceCanAccessPeer(int *out, CUdevice device, CUdevice peer)
-{
-	ENTER_DEVICE(NEEDS_INIT);
-	*out = can_reach && device != peer;
 	return leave(0);
 }
 
@@ -221,7 +175,7 @@ SHOW CUresult cuCtxDestroy_v2(CUcontext ctx)
 	wait_for_context(ctx);
 	if (current() == ctx)
 		depth--;
-	free_legacy(ctx->legacy);
+	unlink_stream(ctx->legacy);
 	drop(OF_CONTEXT, ctx);
 	return leave(0);
 }

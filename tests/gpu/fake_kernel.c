@@ -1,30 +1,21 @@
 /* fake_kernel.c - fake.h: modules; kernels.cu as the compiler of the processor made it */
-#include "tests/gpu/fake_kernels.h"
 #include "tests/gpu/fake_private.h"
 #include <stdlib.h>
 #include <string.h>
 
-struct CUmod_st {
-	int unused;
-};
 struct launch {
 	fake_kernel *kernel;
 	unsigned blocks, threads;
 	uint64_t words[FAKE_KERNEL_WORDS];
 };
 
-/* Any image will do: text (PTX), a cubin or a fatbin. */
-static bool is_image(const char *image)
-{
-	return image && (strchr("/.\n", *image) || *image == '\177' || !memcmp(image, "\x50\xed\x55\xba", 4));
-}
-
+/* Any image will do. */
 SHOW CUresult cuModuleLoadData(CUmodule *out, const void *image)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	if (!is_image(image))
+	if (!image || !*(const char *)image)
 		return leave(200);
-	*out = make(OF_MODULE, sizeof **out);
+	*out = make(OF_MODULE, 1);
 	return leave(0);
 }
 
@@ -94,5 +85,3 @@ int run_kernel(struct launch *l, CUcontext ctx)
 	fake_kernel_run(l->kernel, l->blocks, l->threads, l->words);
 	return 0;
 }
-
-void free_launch(struct launch *l) { free(l); }

@@ -1,5 +1,5 @@
 /* fake_kernels.c - a GPU's kernels on the processor: one call for each thread of each block, one after the other */
-#include "tests/gpu/fake_kernels.h"
+#include "tests/gpu/fake_private.h"
 #include "kernel/kernels.cu"
 #include <string.h>
 
@@ -7,13 +7,7 @@
 	X(blend_f32) X(blend_f64) X(blend_f16) X(blend_bf16) X(scale_f32) X(scale_f64) X(scale_f16) X(scale_bf16) \
 	X(scale_i32) X(scale_i64) X(scale_i8) X(scale_u8)
 
-static double number(uint64_t word)
-{
-	double x;
-
-	memcpy(&x, &word, sizeof x);
-	return x;
-}
+static double number(uint64_t word) { return ((union { uint64_t word; double number; }){ word }).number; }
 
 #define CALLER(name) \
 	static void call_##name(const uint64_t *w) \

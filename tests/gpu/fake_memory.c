@@ -6,7 +6,6 @@
  */
 #include "base/base.h"
 #include "tests/gpu/fake_private.h"
-#include "tests/gpu/fake_dma_buf.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -121,11 +120,7 @@ struct range *add_range(enum memory is, void *base, size_t len, int device, CUco
 
 void remove_range(struct range *r)
 {
-	struct range **link = &ranges;
-
-	while (*link != r)
-		link = &(*link)->next;
-	*link = r->next;
+	UNLINK(ranges, r);
 	drop(OF_RANGE, r);
 }
 
@@ -147,23 +142,35 @@ static struct range *range_at(const void *base, enum memory is)
 
 static size_t round_up(size_t len) { return (len + PAGE - 1) / PAGE * PAGE; }
 
-/* The range begins anywhere in a page, at a multiple of 512 bytes. */
+/* The range begins anywhere in a page, at a multiple of 512 bytes. pool: nobody can export it. */
+static int allocate(CUdeviceptr *out, size_t len, bool pool)
+{
+	size_t into = below(PAGE / 512) * 512;
+	struct range *r;
+	char *at;
+
+	if (!len || len > (size_t)8 << 30)
+		return len ? 2 : 1;
+	at = take_addresses(round_up(into + len), PAGE);
+	show_bytes(at, round_up(into + len), heap, at - window);
+	r = add_range(OF_DEVICE, at + into, len, current()->device, current());
+	r->flags = pool;
+	make_garbage(reachable(r, r->base), len);
+	*out = (CUdeviceptr)r->base;
+	return 0;
+}
+
 SHOW CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t len)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	size_t into = below(PAGE / 512) * 512;
-	char *at;
+	return leave(allocate(out, len, false));
+}
 
-	if (!len)
-		return leave(1);
-	if (len > (size_t)8 << 30)
-		return leave(2);
-	at = take_addresses(round_up(into + len), PAGE);
-	show_bytes(at, round_up(into + len), heap, at - window);
-	at += into;
-	make_garbage(reachable(add_range(OF_DEVICE, at, len, current()->device, current()), at), len);
-	*out = (CUdeviceptr)at;
-	return leave(0);
+SHOW CUresult cuMemAllocAsync(CUdeviceptr *out, size_t len, CUstream stream)
+{
+	ENTER(NEEDS_CONTEXT);
+	(void)stream; /* here the memory is there at once */
+	return leave(allocate(out, len, true));
 }
 
 static bool is_unused(const void *r) { return !((const struct range *)r)->uses; }
@@ -195,23 +202,21 @@ SHOW CUresult cuMemFree_v2(CUdeviceptr at)
 	return leave(err);
 }
 
-static void *map_host(size_t len)
+static int map_host(void **out, size_t len, enum memory is, unsigned flags)
 {
-	void *at = mmap(NULL, round_up(len), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *at = len ? mmap(NULL, round_up(len), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : NULL;
 
-	return at == MAP_FAILED ? NULL : at;
+	if (!len || at == MAP_FAILED)
+		return len ? 2 : 1;
+	add_range(is, at, len, current()->device, current())->flags = flags;
+	*out = at;
+	return 0;
 }
 
 SHOW CUresult cuMemAllocManaged(CUdeviceptr *out, size_t len, unsigned flags)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	void *at = len && flags ? map_host(len) : NULL;
-
-	if (!at)
-		return leave(len && flags ? 2 : 1);
-	add_range(MANAGED, at, len, current()->device, current());
-	*out = (CUdeviceptr)at;
-	return leave(0);
+	return leave(flags ? map_host((void **)out, len, MANAGED, 0) : 1);
 }
 
 /* ---- pinned memory of the host ---- */
@@ -219,25 +224,27 @@ SHOW CUresult cuMemAllocManaged(CUdeviceptr *out, size_t len, unsigned flags)
 SHOW CUresult cuMemHostAlloc(void **out, size_t len, unsigned flags)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	void *at = len ? map_host(len) : NULL;
+	return leave(map_host(out, len, PINNED, flags));
+}
 
-	if (!at)
-		return leave(len ? 2 : 1);
-	add_range(PINNED, at, len, current()->device, current())->flags = flags;
-	*out = at;
-	return leave(0);
+static int end_host(void *at, enum memory is, int unknown, const char *call)
+{
+	struct range *r = range_at(at, is);
+
+	if (!r)
+		return unknown;
+	settle(r, call);
+	if (is == PINNED)
+		give_back(r);
+	else
+		remove_range(r);
+	return 0;
 }
 
 SHOW CUresult cuMemFreeHost(void *at)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	struct range *r = range_at(at, PINNED);
-
-	if (!r)
-		return leave(1);
-	settle(r, "cuMemFreeHost");
-	give_back(r);
-	return leave(0);
+	return leave(end_host(at, PINNED, 1, __func__));
 }
 
 SHOW CUresult cuMemHostRegister_v2(void *at, size_t len, unsigned flags)
@@ -254,13 +261,7 @@ SHOW CUresult cuMemHostRegister_v2(void *at, size_t len, unsigned flags)
 SHOW CUresult cuMemHostUnregister(void *at)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	struct range *r = range_at(at, REGISTERED);
-
-	if (!r)
-		return leave(713);
-	settle(r, "cuMemHostUnregister");
-	remove_range(r);
-	return leave(0);
+	return leave(end_host(at, REGISTERED, 713, __func__));
 }
 
 /* ---- what a pointer is ---- */
@@ -270,6 +271,7 @@ static int tell(void *out, unsigned attribute, const struct range *r, char *at)
 {
 	char *base = r ? r->base : NULL;
 	size_t len = r ? r->len : 0, reserved = len;
+	CUdeviceptr start = r && r->is == MAPPED ? reservation_of(at, &reserved) : (CUdeviceptr)base;
 
 	switch (attribute) {
 	case 1: *(CUcontext *)out = r ? r->ctx : NULL; break;
@@ -277,12 +279,8 @@ static int tell(void *out, unsigned attribute, const struct range *r, char *at)
 	case 7: *(uint64_t *)out = r ? r->id : 0; break;
 	case 8: *(unsigned *)out = r && r->is == MANAGED; break;
 	case 9: *(int *)out = r ? r->device : -2; break;
-	case 11: *(CUdeviceptr *)out = r && r->is == MAPPED ? reservation_of(at, &reserved) : (CUdeviceptr)base; break;
-	case 12:
-		if (r && r->is == MAPPED)
-			reservation_of(at, &reserved);
-		*(size_t *)out = reserved;
-		break;
+	case 11: *(CUdeviceptr *)out = start; break;
+	case 12: *(size_t *)out = reserved; break;
 	case 18: *(size_t *)out = len; break;
 	case 19: *(CUdeviceptr *)out = (CUdeviceptr)base; break;
 	default: return 1;
@@ -304,12 +302,6 @@ SHOW CUresult cuPointerGetAttributes(unsigned n, unsigned *attributes, void **ou
 
 /* ---- for network adapters ---- */
 
-static int fd_of(const struct range *r, const char *at, uint64_t *offset)
-{
-	*offset = (uint64_t)(at - (r->is == MAPPED ? r->base : window));
-	return r->is == MAPPED ? r->handle->fd : heap;
-}
-
 SHOW CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t len, unsigned type,
                                             unsigned long long flags)
 {
@@ -318,13 +310,13 @@ SHOW CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t le
 	struct fake_dma_buf buf = { .magic = FAKE_DMA_BUF, .len = len };
 	int fd;
 
-	if (type != 1 || flags || !len || at % PAGE || len % PAGE)
+	if (type != 1 || flags || !len || at % PAGE || len % PAGE || !r ||
+	    at + len >= (CUdeviceptr)r->base + r->len + PAGE)
 		return leave(1);
-	if (!r || at + len >= (CUdeviceptr)r->base + r->len + PAGE)
-		return leave(1);
-	if (!devices[r->device].attribute[124] || (r->is != OF_DEVICE && r->is != MAPPED))
+	if (!devices[r->device].attribute[124] || (r->is != OF_DEVICE && r->is != MAPPED) || r->flags)
 		return leave(801);
-	buf.fd = fd_of(r, (char *)at, &buf.offset);
+	buf.fd = r->is == MAPPED ? r->handle->fd : heap;
+	buf.offset = (uint64_t)((char *)at - (r->is == MAPPED ? r->base : window));
 	fd = memfd_create("fake-dma-buf", MFD_CLOEXEC);
 	if (fd < 0 || write(fd, &buf, sizeof buf) != sizeof buf)
 		return leave(304);
@@ -335,7 +327,5 @@ SHOW CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t le
 SHOW CUresult cuFlushGPUDirectRDMAWrites(unsigned target, unsigned scope)
 {
 	ENTER(NEEDS_CONTEXT);
-	if (target || (scope != 100 && scope != 200))
-		return leave(1);
-	return leave(devices[current()->device].attribute[117] & 1 ? 0 : 801);
+	return leave(target || (scope != 100 && scope != 200));
 }

@@ -22,11 +22,17 @@ struct call { /* a function, once it was called */
 	const char *name;
 	uint64_t calls;
 	struct call *next;
-	bool listed;
 };
 /* Takes the lock; the call that follows must end with leave(), whatever enter() says. */
 int enter(struct call *, unsigned needs);
 CUresult leave(int err);
+/* The body of a function that tells one thing. */
+#define TELL(enters, ...) \
+	{ \
+		enters; \
+		*out = (__VA_ARGS__); \
+		return leave(0); \
+	}
 #define ENTER(needs) \
 	static struct call this_call = { .name = __func__ }; \
 	int err = enter(&this_call, needs); \
@@ -41,6 +47,14 @@ enum kind { OF_RANGE, OF_HANDLE, OF_RESERVATION, OF_STREAM, OF_EVENT, OF_MODULE,
 void *make(enum kind, size_t size); /* zeroed, counted */
 void drop(enum kind, void *);
 void uncount(enum kind);
+
+#define UNLINK(list, item) \
+	do { \
+		__typeof__(item) *link_ = &(list), item_ = (item); \
+		while (*link_ != item_) \
+			link_ = &(*link_)->next; \
+		*link_ = item_->next; \
+	} while (0)
 
 /* ---- fake_device.c ---- */
 
@@ -100,19 +114,25 @@ bool run_one(void);
 void run_some(void);
 /* Runs work until it is done. 0, or the error that has broken the context's device. */
 int wait_for(CUcontext, bool (*is_done)(const void *), const void *);
-void wait_for_context(CUcontext);
+int wait_for_context(CUcontext);
 bool capture_refuses(void); /* a call that is unsafe while streams capture; ends their captures */
-void forget_captured(void);
-void forget_the_thread(void); /* in a child of fork() */
+extern uint64_t captured; /* what fake_cuda_captured() says */
+extern bool thread_runs;
 struct CUstream_st *new_legacy(CUcontext);
-void free_legacy(struct CUstream_st *);
+void unlink_stream(struct CUstream_st *); /* and frees it */
 extern pthread_mutex_t fake_lock;
 extern _Thread_local bool in_host_function;
+
+/* ---- fake_kernels.c: the kernels of runtime/kernel/kernels.cu, compiled for the processor ---- */
+
+enum { FAKE_KERNEL_WORDS = 7 }; /* parameters of each kernel, of 8 bytes: three pointers, two doubles, two integers */
+typedef void fake_kernel(const uint64_t *words);
+fake_kernel *fake_kernel_find(const char *name); /* NULL: kernels.cu has no such kernel */
+void fake_kernel_run(fake_kernel *, unsigned blocks, unsigned threads, const uint64_t words[FAKE_KERNEL_WORDS]);
 
 /* ---- fake_kernel.c ---- */
 
 struct launch;
 int run_kernel(struct launch *, CUcontext); /* 0, or the error that breaks the device */
-void free_launch(struct launch *);
 int start_kernel(CUstream, struct launch *, struct range **uses, int count); /* of fake_stream.c; takes the launch */
 #endif

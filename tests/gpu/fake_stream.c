@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum what { COPY, FILL, RECORD, WAIT, WRITE, CALL, LAUNCH };
+enum what { COPY, FILL, RECORD, WRITE, CALL, LAUNCH };
 enum { HOLDS = 16, PIECE = 256 << 10, PATIENCE = 20 };
 
 struct work {
@@ -44,9 +44,11 @@ struct CUevent_st {
 };
 
 static struct CUstream_st *streams;
-static uint64_t number, captured;
+static uint64_t number;
+uint64_t captured;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* work has come, or was done */
-static bool thread_runs, thread_stopped;
+static bool thread_stopped;
+bool thread_runs;
 static _Thread_local bool is_the_thread;
 static _Thread_local unsigned capture_mode;
 _Thread_local bool in_host_function;
@@ -65,8 +67,6 @@ static bool waits_for(const struct CUstream_st *s, const struct CUstream_st *oth
 static bool is_ready(const struct CUstream_st *s)
 {
 	if (!s->head || s->held || s->busy || error_of(s->ctx))
-		return false;
-	if (s->head->what == WAIT && s->head->event->done < s->head->target)
 		return false;
 	if (s->head->what == CALL && !is_the_thread && !thread_stopped)
 		return false;
@@ -102,18 +102,13 @@ static void forget_work(struct work *w)
 			w->holds[i]->uses--;
 	if (w->event)
 		unref(w->event);
-	if (w->launch)
-		free_launch(w->launch);
+	free(w->launch);
 	free(w);
 }
 
-static void unlink_stream(struct CUstream_st *s)
+void unlink_stream(struct CUstream_st *s)
 {
-	struct CUstream_st **link = &streams;
-
-	while (*link != s)
-		link = &(*link)->next;
-	*link = s->next;
+	UNLINK(streams, s);
 	free(s);
 }
 
@@ -203,7 +198,6 @@ bool run_one(void)
 		}
 		break;
 	}
-	case WAIT: break;
 	}
 	finish(s);
 	return true;
@@ -217,8 +211,6 @@ void run_some(void)
 
 static void *run_thread(void *unused)
 {
-	struct timespec nap = { .tv_nsec = 0 };
-
 	is_the_thread = true;
 	pthread_mutex_lock(&fake_lock);
 	for (;;) {
@@ -226,10 +218,10 @@ static void *run_thread(void *unused)
 			pthread_cond_wait(&moved, &fake_lock);
 			continue;
 		}
-		nap.tv_nsec = below(8) ? 0 : (long)below(50000);
+		useconds_t nap = below(8) ? 0 : (useconds_t)below(50);
 		pthread_mutex_unlock(&fake_lock);
-		if (nap.tv_nsec)
-			nanosleep(&nap, NULL);
+		if (nap)
+			usleep(nap);
 		pthread_mutex_lock(&fake_lock);
 	}
 	return unused;
@@ -259,10 +251,6 @@ SHOW void fake_cuda_thread(bool runs)
 	pthread_mutex_unlock(&fake_lock);
 }
 
-void forget_captured(void) { captured = 0; }
-
-void forget_the_thread(void) { thread_runs = false; }
-
 /* ---- waiting ---- */
 
 int wait_for(CUcontext ctx, bool (*is_done)(const void *), const void *what)
@@ -287,7 +275,7 @@ static bool is_context_idle(const void *ctx)
 	return true;
 }
 
-void wait_for_context(CUcontext ctx) { wait_for(ctx, is_context_idle, ctx); }
+int wait_for_context(CUcontext ctx) { return wait_for(ctx, is_context_idle, ctx); }
 
 /* ---- starting work ---- */
 
@@ -370,8 +358,14 @@ static bool may(const struct range *r, bool write)
 /* Where the CPU has the memory. *pinned: the copy is truly asynchronous. */
 static int find_side(struct work *w, uintptr_t at, size_t len, bool write, char **out, bool *pinned)
 {
-	struct range *r = range_of((void *)at, len);
+	struct range *r = range_of((void *)at, len), *first = range_of((void *)at, 1);
+	size_t in = first ? (size_t)(first->base + first->len - (char *)at) : 0;
 
+	if (!r && first && first->is == MAPPED) { /* the next mapping follows at once */
+		int err = find_side(w, at, in, write, out, pinned);
+		char *rest;
+		return err ? err : find_side(w, at + in, len - in, write, &rest, pinned);
+	}
 	if (!r) {
 		*out = (char *)at;
 		*pinned = false;
@@ -379,10 +373,9 @@ static int find_side(struct work *w, uintptr_t at, size_t len, bool write, char 
 	}
 	if (!may(r, write))
 		return 1;
-	if ((r->is == PINNED || r->is == REGISTERED) && !(r->flags & 1) && r->ctx != current())
-		*pinned = false; /* it is not portable */
-	if (r->is == OF_DEVICE && r->device != current()->device && !can_reach)
-		*pinned = false; /* the driver takes a way through the host */
+	if (((r->is == PINNED || r->is == REGISTERED) && !(r->flags & 1) && r->ctx != current()) || /* not portable */
+	    (r->is == OF_DEVICE && r->device != current()->device && !can_reach)) /* it goes through the host */
+		*pinned = false;
 	hold(w, r);
 	*out = reachable(r, (void *)at);
 	return 0;
@@ -411,44 +404,19 @@ static int start_move(CUstream stream, struct work *w, uintptr_t to, uintptr_t f
 	return start(s, w);
 }
 
-static struct work *new_fill(unsigned char value)
-{
-	struct work *w = new_work(FILL);
-
-	w->value = value;
-	return w;
-}
-
-static int wait_for_legacy(int err) { return err ? err : wait_for(current(), is_idle, current()->legacy); }
-
 SHOW CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream)
 {
 	ENTER(NEEDS_CONTEXT);
 	return leave(start_move(stream, new_work(COPY), to, from, len, __func__));
 }
 
-SHOW CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t len)
-{
-	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	return leave(wait_for_legacy(start_move(NULL, new_work(COPY), to, (uintptr_t)from, len, __func__)));
-}
-
-SHOW CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t len)
-{
-	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	return leave(wait_for_legacy(start_move(NULL, new_work(COPY), (uintptr_t)to, from, len, __func__)));
-}
-
 SHOW CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t len, CUstream stream)
 {
 	ENTER(NEEDS_CONTEXT);
-	return leave(start_move(stream, new_fill(value), to, 0, len, __func__));
-}
+	struct work *w = new_work(FILL);
 
-SHOW CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t len)
-{
-	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	return leave(wait_for_legacy(start_move(NULL, new_fill(value), to, 0, len, __func__)));
+	w->value = value;
+	return leave(start_move(stream, w, to, 0, len, __func__));
 }
 
 SHOW CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags)
@@ -487,7 +455,7 @@ int start_kernel(CUstream stream, struct launch *launch, struct range **uses, in
 	struct work *w;
 
 	if (!s || s->ctx != current()) {
-		free_launch(launch);
+		free(launch);
 		return 400;
 	}
 	w = new_work(LAUNCH);
@@ -517,25 +485,14 @@ struct CUstream_st *new_legacy(CUcontext ctx)
 	return add_stream(ctx, s);
 }
 
-void free_legacy(struct CUstream_st *s)
-{
-	if (s)
-		unlink_stream(s);
-}
-
-static int make_stream(CUstream *out, unsigned flags)
-{
-	if (flags > 1)
-		return 1;
-	*out = add_stream(current(), make(OF_STREAM, sizeof **out));
-	(*out)->flags = flags;
-	return 0;
-}
-
 SHOW CUresult cuStreamCreate(CUstream *out, unsigned flags)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	return leave(make_stream(out, flags));
+	if (flags > 1)
+		return leave(1);
+	*out = add_stream(current(), make(OF_STREAM, sizeof **out));
+	(*out)->flags = flags;
+	return leave(0);
 }
 
 /* Work that was started goes on. */
@@ -583,23 +540,15 @@ static bool is_capturing(CUcontext ctx)
 SHOW CUresult cuCtxSynchronize(void)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	return leave(is_capturing(current()) ? 900 : wait_for(current(), is_context_idle, current()));
+	return leave(is_capturing(current()) ? 900 : wait_for_context(current()));
 }
 
-SHOW CUresult cuStreamGetCtx(CUstream stream, CUcontext *out)
-{
-	ENTER_STREAM(NEEDS_CONTEXT);
-	*out = s->ctx;
-	return leave(0);
-}
+SHOW CUresult cuStreamGetCtx(CUstream stream, CUcontext *out) TELL(ENTER_STREAM(NEEDS_CONTEXT), s->ctx)
 
 SHOW void fake_cuda_hold(CUstream stream, bool hold)
 {
 	pthread_mutex_lock(&fake_lock);
-	struct CUstream_st *s = find_stream(stream);
-	if (!s)
-		bug("fake_cuda_hold: there is no such stream");
-	s->held = hold;
+	find_stream(stream)->held = hold;
 	pthread_cond_broadcast(&moved);
 	pthread_mutex_unlock(&fake_lock);
 }
@@ -616,8 +565,7 @@ SHOW void fake_cuda_break(int device, int err)
 SHOW CUresult cuEventCreate(CUevent *out, unsigned flags)
 {
 	ENTER(NEEDS_CONTEXT | IS_SLOW);
-	if (flags & ~7u)
-		return leave(1);
+	(void)flags;
 	*out = make(OF_EVENT, sizeof **out);
 	(*out)->ctx = current();
 	(*out)->refs = 1;
@@ -627,8 +575,6 @@ SHOW CUresult cuEventCreate(CUevent *out, unsigned flags)
 SHOW CUresult cuEventDestroy_v2(CUevent event)
 {
 	ENTER(NEEDS_INIT | IS_SLOW);
-	if (!event)
-		return leave(400);
 	uncount(OF_EVENT);
 	unref(event);
 	return leave(0);
@@ -639,7 +585,7 @@ SHOW CUresult cuEventRecord(CUevent event, CUstream stream)
 	ENTER_STREAM(NEEDS_CONTEXT);
 	struct work *w;
 
-	if (!event || s->ctx != event->ctx)
+	if (s->ctx != event->ctx)
 		return leave(400);
 	w = new_work(RECORD);
 	w->event = event;
@@ -651,25 +597,9 @@ SHOW CUresult cuEventRecord(CUevent event, CUstream stream)
 	return leave(err);
 }
 
-SHOW CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
-{
-	ENTER_STREAM(NEEDS_CONTEXT);
-	struct work *w;
-
-	if (!event || flags)
-		return leave(flags ? 1 : 400);
-	w = new_work(WAIT);
-	w->event = event;
-	event->refs++;
-	w->target = event->recorded;
-	return leave(start(s, w));
-}
-
 SHOW CUresult cuEventQuery(CUevent event)
 {
 	ENTER(NEEDS_INIT | IS_UNSAFE);
-	if (!event)
-		return leave(400);
 	err = error_of(event->ctx);
 	return leave(err ? err : event->captured ? 907 : event->done < event->recorded ? NOT_READY : 0);
 }

@@ -40,9 +40,8 @@ static int judge(const CUmemAllocationProp *p)
 	attribute = devices[p->location.id].attribute;
 	if (p->requestedHandleTypes & ~1u || !attribute[102])
 		return 801;
-	return (p->requestedHandleTypes && !attribute[103]) || (p->allocFlags.gpuDirectRDMACapable && !attribute[110]) ?
-	               801 :
-	               0;
+	return (!p->requestedHandleTypes || attribute[103]) && (!p->allocFlags.gpuDirectRDMACapable || attribute[110]) ?
+	               0 : 801;
 }
 
 SHOW CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *prop, unsigned option)
@@ -87,11 +86,8 @@ SHOW CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t len, const C
 		return leave(err);
 	snprintf(name, sizeof name, "fake-cuda-device-%d", devices[prop->location.id].number);
 	fd = memfd_create(name, MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, (off_t)len)) {
-		if (fd >= 0)
-			close(fd);
-		return leave(2);
-	}
+	if (fd < 0 || ftruncate(fd, (off_t)len))
+		bug("there is no memory for %zu bytes of a device", len);
 	h = new_handle(fd, prop->location.id, len);
 	h->fresh = true;
 	h->exports = prop->requestedHandleTypes;
@@ -113,15 +109,11 @@ SHOW CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHand
 {
 	ENTER(NEEDS_INIT | IS_SLOW);
 	struct handle *h = (struct handle *)handle;
-	int fd;
 
 	if (flags || type != 1 || !h || !h->exports)
 		return leave(1);
-	fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 0);
-	if (fd < 0)
-		return leave(304);
-	*(int *)out = fd;
-	return leave(0);
+	*(int *)out = fcntl(h->fd, F_DUPFD_CLOEXEC, 0);
+	return leave(*(int *)out < 0 ? 304 : 0);
 }
 
 /* Which device of the machine the memory of a descriptor lies on; -1: the descriptor is no memory of a device. */
@@ -167,10 +159,10 @@ SHOW CUresult cuMemAddressReserve(CUdeviceptr *out, size_t len, size_t alignment
 	struct reservation *r;
 
 	(void)hint;
-	if (flags || !len || len % GRANULE || (alignment & (alignment - 1)))
+	if (flags || !len || len % GRANULE || alignment)
 		return leave(1);
 	r = make(OF_RESERVATION, sizeof *r);
-	r->base = take_addresses(len, alignment > GRANULE ? alignment : GRANULE);
+	r->base = take_addresses(len, GRANULE);
 	r->len = len;
 	r->next = reservations;
 	reservations = r;
@@ -181,16 +173,13 @@ SHOW CUresult cuMemAddressReserve(CUdeviceptr *out, size_t len, size_t alignment
 SHOW CUresult cuMemAddressFree(CUdeviceptr at, size_t len)
 {
 	ENTER(NEEDS_INIT | IS_SLOW);
-	struct reservation **link = &reservations, *r;
+	struct reservation *r = find_reservation((char *)at, len);
 
-	while (*link && (*link)->base != (char *)at)
-		link = &(*link)->next;
-	r = *link;
-	if (!r || r->len != len)
+	if (!r || r->base != (char *)at || r->len != len)
 		return leave(1);
 	if (overlaps(r->base, r->len))
 		bug("cuMemAddressFree: memory is mapped there");
-	*link = r->next;
+	UNLINK(reservations, r);
 	drop(OF_RESERVATION, r);
 	return leave(0);
 }

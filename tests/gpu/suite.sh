@@ -16,7 +16,7 @@ test_over_the_fake() {
 	check "status 0" is $status 0
 	check "bits were compared" has out 'of these differ from the processor.s: 0 as it must be'
 	check "a table" has out 'gpu-blend of bf16, 65536 bytes, tcp: '
-	check "each part has ended well" is "$(grep -c '"what": "end", "value": "ok"' found/gpu.json)" 11
+	check "each part has ended well" is "$(grep -c '"what": "end", "value": "ok"' found/gpu.json)" 12
 	[ $status -eq 0 ] || cat out err
 }
 

@@ -42,6 +42,20 @@ static void leave_device(int device)
 	fake_cuda_list_left();
 }
 
+static int copy(CUdeviceptr to, CUdeviceptr from, size_t len)
+{
+	int err = (int)cuMemcpyAsync(to, from, len, NULL);
+
+	return err ? err : (int)cuStreamSynchronize(NULL);
+}
+
+static int fill(CUdeviceptr at, int value, size_t len)
+{
+	int err = (int)cuMemsetD8Async(at, (unsigned char)value, len, NULL);
+
+	return err ? err : (int)cuStreamSynchronize(NULL);
+}
+
 static bool is_all(const char *bytes, char value, size_t len)
 {
 	return bytes[0] == value && !memcmp(bytes, bytes + 1, len - 1);
@@ -60,14 +74,14 @@ static void test_untouchable(void)
 	CU_ASSERT_EQUAL(errno, EFAULT);
 	OK(cuMemHostAlloc((void **)&host, LEN, 0));
 	memset(host, 7, LEN);
-	OK(cuMemcpyHtoD_v2(at, host, LEN));
+	OK(copy(at, (CUdeviceptr)host, LEN));
 	CU_ASSERT_TRUE(is_all(fake_cuda_bytes((void *)at), 7, LEN));
-	OK(cuMemsetD8_v2(at, 9, LEN));
-	OK(cuMemcpyDtoH_v2(host, at, LEN));
+	OK(fill(at, 9, LEN));
+	OK(copy((CUdeviceptr)host, at, LEN));
 	CU_ASSERT_TRUE(is_all(host, 9, LEN));
-	CU_ASSERT_NOT_EQUAL(cuMemcpyDtoH_v2(host, at + 1, LEN), 0);
+	CU_ASSERT_NOT_EQUAL(copy((CUdeviceptr)host, at + 1, LEN), 0);
 	OK(cuMemFree_v2(at));
-	CU_ASSERT_NOT_EQUAL(cuMemcpyDtoH_v2(host, at, 1), 0);
+	CU_ASSERT_NOT_EQUAL(copy((CUdeviceptr)host, at, 1), 0);
 	CU_ASSERT_PTR_NULL(fake_cuda_bytes((void *)at));
 	OK(cuMemFreeHost(host));
 	close(ends[0]);
@@ -105,7 +119,7 @@ static void test_kinds(void)
 	leave_device(1);
 }
 
-/* A stream fills memory, another one copies it: is what it copies new? */
+/* A stream fills memory, another one copies it, after an event or at once: is what it copies new? */
 static bool copy_after_fill(uint64_t seed, bool wait)
 {
 	CUstream fills, copies;
@@ -122,8 +136,8 @@ static bool copy_after_fill(uint64_t seed, bool wait)
 	OK(cuMemHostAlloc((void **)&host, LEN, CU_MEMHOSTALLOC_PORTABLE));
 	OK(cuMemsetD8Async(at, 5, LEN, fills));
 	OK(cuEventRecord(event, fills));
-	if (wait)
-		OK(cuStreamWaitEvent(copies, event, 0));
+	while (wait && cuEventQuery(event) == CUDA_ERROR_NOT_READY)
+		fake_cuda_run(1);
 	OK(cuMemcpyAsync((CUdeviceptr)host, at, LEN, copies));
 	OK(cuStreamSynchronize(copies));
 	new = is_all(host, 5, LEN);
@@ -238,7 +252,7 @@ static int be_importer(int fd, size_t len)
 	if (cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		return 1;
 	at = map(handle, 0, len);
-	if (cuMemcpyDtoH_v2(&byte, at + len - 1, 1) || cuMemsetD8_v2(at, (unsigned char)(2 * byte), len))
+	if (copy((CUdeviceptr)&byte, at + len - 1, 1) || fill(at, 2 * byte, len))
 		return 2;
 	unmap(at, len);
 	return 0;
@@ -274,7 +288,7 @@ static void test_export(void)
 	OK(cuMemCreate(&handle, len, &prop, 0));
 	OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 	at = map(handle, 0, len);
-	OK(cuMemsetD8_v2(at, 21, len));
+	OK(fill(at, 21, len));
 	fcntl(fd, F_SETFD, 0);
 	CU_ASSERT_EQUAL(spawn("import", fd, len), 0);
 	CU_ASSERT_TRUE(is_all(fake_cuda_bytes((void *)at), 42, len));

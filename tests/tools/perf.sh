@@ -102,6 +102,8 @@ test_gpu() { # over a GPU that is not there
 		rows 1 $transport "the same call on host memory"
 		perf gpu --transport $transport --kernel fetch --size 2M --iters 10 --json
 		rows 1 $transport "the driver"
+		perf gpu --transport $transport --kernel gossip --type bf16 --size 2M --iters 10 --json
+		rows 1 $transport "the driver"
 	done
 	export LD_LIBRARY_PATH="$before"
 }

@@ -1,5 +1,5 @@
 /* fake.c - fake.h: the table, the lock, devices and memory */
-#include "tests/gpu/fake_dma_buf.h"
+#include "tests/gpu/fake.h"
 #include "tests/verbs/fake_private.h"
 #include <arpa/inet.h>
 #include <poll.h>

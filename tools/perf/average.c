@@ -68,13 +68,10 @@ void tt_perf_close_gossip(struct tt_perf *p)
 	p->gossip = NULL;
 }
 
-int tt_perf_open_gossip(struct tt_perf *p)
+static int open_gossip(struct tt_perf *p, const tutti_tensor *model, tutti_gossip **out)
 {
-	tutti_tensor model = { NULL, p->bytes / sizeof(float), TUTTI_F32 }, next;
 	tutti_gossip_config c = tutti_gossip_defaults();
-	tutti_gossip *g;
 	char name[64];
-	int err;
 
 	tt_perf_close_gossip(p);
 	c.buffers = BUFFERS;
@@ -83,9 +80,30 @@ int tt_perf_open_gossip(struct tt_perf *p)
 	c.arg = p;
 	c.fetch_probability = p->rank ? 0 : 1;
 	snprintf(name, sizeof name, "perf gossip %llu", (unsigned long long)p->order.serial);
+	return tutti_gossip_open(p->job, name, model, 1, &c, out);
+}
+
+int tt_perf_open_gossip_of(struct tt_perf *p, const tutti_tensor *model)
+{
+	tutti_gossip *g;
+	int err = open_gossip(p, model, &g);
+
+	if (err)
+		return err;
+	err = tutti_gossip_publish(g, 1);
+	p->gossip = g;
+	return err;
+}
+
+int tt_perf_open_gossip(struct tt_perf *p)
+{
+	tutti_tensor model = { NULL, p->bytes / sizeof(float), TUTTI_F32 }, next;
+	tutti_gossip *g;
+	int err;
+
 	if (p->rank > 1)
 		return 0;
-	if ((err = tutti_gossip_open(p->job, name, &model, 1, &c, &g)))
+	if ((err = open_gossip(p, &model, &g)))
 		return err;
 	for (int i = 0; i < BUFFERS && !err; i++) { /* an iteration finds a model in each, as a step would leave it */
 		if (!(err = tutti_gossip_model(g, NULL, &next)))

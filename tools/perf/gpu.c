@@ -1,5 +1,5 @@
 /* gpu.c - `tutti perf gpu`: copies and kernels in a GPU's memory beside the driver's copy of as many bytes; puts and
- * gets of a GPU's memory beside the same calls on host memory
+ * gets of a GPU's memory beside the same calls on host memory; a gossip of models there
  *
  *   rank 0: gpu[0], gpu[1]   local           rank 1: gpu[0]: a window   open: a window
  *
@@ -133,18 +133,22 @@ int tt_perf_gpu(struct tt_perf *p)
 	case TT_PERF_GPU_PUT: return tutti_put(g->window, 1, 0, g->memory[1], p->bytes, NULL);
 	case TT_PERF_GPU_GET: case TT_PERF_GPU_FETCH:
 		return tutti_get(g->window, 1, 0, g->memory[1], p->bytes, NULL);
+	case TT_PERF_GPU_GOSSIP: return tt_perf_gossip(p);
 	default: return 0;
 	}
 }
 
-/* As many bytes as the kernel reads and writes: a copy of n bytes moves 2 n, a blend 3 n. */
+/* As many bytes as the kernel reads and writes: a copy of n bytes moves 2 n. */
 static int copy_as_much(struct tt_perf *p)
 {
 	struct tt_perf_gpu *g = p->gpu;
-	int err = tt_gpu_copy(g->queue, g->memory[0], g->memory[1], p->bytes);
+	size_t left = tt_perf_moved_gpu(p) / 2, n;
+	int err = 0;
 
-	if (!err && p->kernel->calls == TT_PERF_GPU_BLEND)
-		err = tt_gpu_copy(g->queue, g->memory[0], g->memory[1], p->bytes / 2);
+	for (; left && !err; left -= n) {
+		n = tt_min(left, p->bytes);
+		err = tt_gpu_copy(g->queue, g->memory[0], g->memory[1], n);
+	}
 	return finish(g, err);
 }
 
@@ -163,6 +167,7 @@ size_t tt_perf_moved_gpu(const struct tt_perf *p)
 {
 	switch (p->kernel->calls) {
 	case TT_PERF_GPU_BLEND: return 3 * p->bytes;
+	case TT_PERF_GPU_GOSSIP: return 7 * p->bytes; /* a copy to publish, a copy from the peer, a blend */
 	case TT_PERF_GPU_COPY: case TT_PERF_GPU_SCALE: case TT_PERF_GPU_FETCH: return 2 * p->bytes;
 	default: return p->bytes;
 	}
@@ -170,7 +175,7 @@ size_t tt_perf_moved_gpu(const struct tt_perf *p)
 
 bool tt_perf_computes_on_gpu(const struct tt_perf_kernel *k)
 {
-	return k->calls == TT_PERF_GPU_BLEND || k->calls == TT_PERF_GPU_SCALE;
+	return k->calls == TT_PERF_GPU_BLEND || k->calls == TT_PERF_GPU_SCALE || k->calls == TT_PERF_GPU_GOSSIP;
 }
 
 /* Has a kernel something beside it? The copies are the ceiling themselves. */
@@ -199,7 +204,9 @@ int tt_perf_fill_gpu(struct tt_perf *p)
 		err = copy(p, p->gpu->memory[i], p->gpu->stage, p->bytes);
 		memcpy(i ? p->local : p->open, p->gpu->stage, p->bytes);
 	}
-	return err;
+	if (err || p->kernel->calls != TT_PERF_GPU_GOSSIP || p->order.baseline)
+		return err;
+	return tt_perf_open_gossip_of(p, &(tutti_tensor){ p->gpu->memory[0], count_of(p), type });
 }
 
 /* What the iteration does, as the check sees it: the baseline of most is a copy. */
@@ -216,10 +223,11 @@ static void expect(const struct tt_perf *p, uint8_t *to)
 {
 	tutti_type type = p->options.type;
 	unsigned what = result_of(p);
-	int whose = what == TT_PERF_GPU_GET ? 2 : what == TT_PERF_GPU_DOWN || what == TT_PERF_GPU_SCALE ? 0 : 1;
+	int whose = what == TT_PERF_GPU_GET || what == TT_PERF_GPU_GOSSIP ? 2 :
+	            what == TT_PERF_GPU_DOWN || what == TT_PERF_GPU_SCALE ? 0 : 1;
 
 	tt_perf_fill_numbers(p, type, to, p->bytes, whose);
-	if (what == TT_PERF_GPU_BLEND) {
+	if (what == TT_PERF_GPU_BLEND || what == TT_PERF_GPU_GOSSIP) {
 		uint8_t *a = p->gpu->stage; /* free until the result comes */
 		tt_perf_fill_numbers(p, type, a, p->bytes, 0);
 		tt_blend(to, 0.5, a, 0.5, to, count_of(p), type);

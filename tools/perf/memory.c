@@ -113,6 +113,8 @@ static const struct tt_perf_kernel kernels[] = {
 	{ .test = "gpu", .name = "get", .sentence = "a get from there", .calls = TT_PERF_GPU_GET },
 	{ .test = "gpu", .name = "fetch", .sentence = "the same, beside a copy within the GPU",
 	  .calls = TT_PERF_GPU_FETCH },
+	{ .test = "gpu", .name = "gossip", .sentence = "publishes, fetches rank 1's model, and averages it",
+	  .scaled = true, .calls = TT_PERF_GPU_GOSSIP },
 	{ .name = NULL },
 };
 

@@ -61,6 +61,7 @@ enum {
 	/* of `gpu`: one of these */
 	TT_PERF_GPU_COPY = 0x100, TT_PERF_GPU_BLEND = 0x200, TT_PERF_GPU_SCALE = 0x400, TT_PERF_GPU_DOWN = 0x800,
 	TT_PERF_GPU_UP = 0x1000, TT_PERF_GPU_PUT = 0x2000, TT_PERF_GPU_GET = 0x4000, TT_PERF_GPU_FETCH = 0x8000,
+	TT_PERF_GPU_GOSSIP = 0x10000,
 };
 
 struct tt_perf_kernel {
@@ -285,6 +286,7 @@ int tt_perf_fill_center(struct tt_perf *);
 int tt_perf_exchange(struct tt_perf *);
 static inline bool tt_perf_is_gossip(const struct tt_perf *p) { return p->test->gossips; }
 int tt_perf_open_gossip(struct tt_perf *);      /* at the begin of a row; closes the last row's */
+int tt_perf_open_gossip_of(struct tt_perf *, const tutti_tensor *model); /* likewise, of a model of the caller's */
 void tt_perf_close_gossip(struct tt_perf *);
 int tt_perf_gossip(struct tt_perf *);
 const void *tt_perf_averaged(const struct tt_perf *);
