@@ -455,8 +455,9 @@ int tt_users_lock(struct tt_job *, struct tt_users *);
 /* The same around an opening, which waits for other ranks in operations, too: closing and leaving end these waits. */
 int tt_opening_enter(struct tt_job *, struct tt_users *, struct tt_users **outer);
 void tt_opening_exit(struct tt_job *, struct tt_users *, struct tt_users *outer);
-/* As tt_begin(), for a call on the handle that needs this memory pinned; known as for tt_pin_user(). A thread that
- * closes the handle meanwhile waits. On an error nothing is pinned. -ESTALE: the handle was closed; else as tt_pin(). */
+/* As tt_begin(), for a call on the handle that needs this memory pinned; known as for tt_pin_user(). A thread
+ * that closes the handle meanwhile waits. On an error nothing is pinned. -ESTALE: the handle was closed; else as
+ * tt_pin(). */
 int tt_begin_pinned(struct tt_job *, struct tt_users *, const void *base, size_t len, enum tt_pin_for,
                     const struct tt_gpu_range *known, struct tt_pinned **);
 /* Each close begins with the first. True: the handle is the caller's alone, and the lock is taken: the caller gives
