@@ -28,6 +28,39 @@ x = np.full(4, job.rank, np.float32)
 job.allreduce(x, op="sum")
 print(f"rank {job.rank} of {job.size}: {x}")
 end of file
+cat > old.py << 'end of file'
+import socket, subprocess, sys
+import numpy as np
+from channel import Lieutenant, Soldier
+from dpwa import DpwaConnection
+from param_sync import EASGD
+from platoon.channel import Controller, Worker
+
+def controller(port):
+    lieutenant = Lieutenant()
+    lieutenant.handle_control = lambda req, worker_id: "stop" if req == "next" else ""
+    lieutenant.init_control(port=port)
+    print("ready", flush=True)
+    sys.exit(lieutenant.serve())
+
+def worker(port):
+    soldier, x = Soldier(port=port), np.ones(3, np.float32)
+    soldier.init_shared_params("wheel%d" % port, [x], EASGD(0.5), cleanup=True)
+    soldier.sync_params(synchronous=True)
+    assert soldier.send_req("next") == "stop" and x.tolist() == [1, 1, 1]
+
+if sys.argv[1:]:
+    {"controller": controller, "worker": worker}[sys.argv[1]](int(sys.argv[2]))
+    sys.exit()
+with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    port = str(probe.getsockname()[1])
+serving = subprocess.Popen([sys.executable, __file__, "controller", port], stdout=subprocess.PIPE)
+assert serving.stdout.readline() == b"ready\n"
+assert subprocess.call([sys.executable, __file__, "worker", port]) == 0
+assert serving.wait(30) == 0
+print("old names")
+end of file
 
 pythons() { # one of each release: in PATH, and of pyenv
 	for minor in 9 10 11 12 13 14; do
@@ -56,6 +89,10 @@ for module in pkgutil.walk_packages(tutti.__path__, "tutti."):
         importlib.import_module(module.name)
 maps = open("/proc/self/maps").read()
 assert "/tutti.libs/libtutti" in maps and "/tutti.libs/libsodium" in maps, maps' > log 2>&1 || fail "$(cat log)"
+	env/bin/pip install -q --no-cache-dir --no-deps "$source/bindings/python/compat" > log 2>&1 ||
+		{ cat log; fail "pip does not build the package of old names for $1"; return; }
+	timeout 60 env/bin/python old.py > out 2>&1 || fail "the old names: $(cat out)"
+	grep -q '^old names$' out || fail "the old names: $(cat out)"
 	env/bin/python -m tutti --version | grep -q '^tutti [0-9.]*$' || fail "python -m tutti --version"
 	echo "$("$1" --version): $took s"
 	tried=$((tried + 1))
@@ -73,7 +110,6 @@ from_source() { # in the last environment
 		{ cat log; fail "pip does not build the package"; return; }
 	env/bin/pip install -q --no-cache-dir --no-deps "$source/bindings/python/compat" > log 2>&1 ||
 		{ cat log; fail "pip does not build the package of old names"; return; }
-	env/bin/python -c 'import channel, dpwa, multiverso, param_sync, platoon.channel' > log 2>&1 || fail "$(cat log)"
 	env/bin/platoon-launcher --help | grep -q experiment_name || fail "platoon-launcher"
 	(cd "$source/bindings/python" && find . ! -path '*/__pycache__*') | sort | diff before - ||
 		fail "pip leaves these in the source"
