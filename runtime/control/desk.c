@@ -1,5 +1,6 @@
 /* desk.c - a name under which one rank of a group serves the others through a window */
 #include "control/desk.h"
+#include "window/window.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
