@@ -198,7 +198,8 @@ check_width() {
 }
 
 # Of the files that have such a word at all: those lines of them that call it.
-calls='(^|[^A-Za-z0-9_])((secure_)?getenv|getcpu|abort|exit|_exit|_Exit|quick_exit|printf|vprintf|puts|putchar|perror) *\('
+calls='(^|[^A-Za-z0-9_])((secure_)?getenv|getcpu|abort|exit|_exit|_Exit|quick_exit|printf|vprintf|puts|putchar|perror'
+calls=$calls'|eventfd|epoll_create1?|memfd_create) *\('
 
 check_calls() {
 	for file in $(files -name '*.[ch]' | grep -v '^tests/' | xargs grep -lE "$calls|stdout" /dev/null); do
@@ -213,6 +214,10 @@ check_calls() {
 			grep -E '(^|[^A-Za-z0-9_])(abort|exit|_exit|_Exit|quick_exit) *\(' "$scratch/code" |
 				while read -r line; do
 					complain "$file:$line" "the library never ends the process"
+				done
+			grep -E '(^|[^A-Za-z0-9_])(eventfd|epoll_create1?|memfd_create) *\(' "$scratch/code" |
+				grep -v tt_high_file | while read -r line; do
+					complain "$file:$line" "may be standard output: call tt_eventfd, tt_epoll, tt_memory_file"
 				done
 			grep -E '(^|[^A-Za-z0-9_])getcpu *\(' "$scratch/code" | while read -r line; do
 				complain "$file:$line" "musl and the glibc of RHEL 8 have no getcpu: call tt_numa_node"
@@ -320,6 +325,7 @@ make_bad_tree() {
 	put runtime/member/news.c 'void f(void) { printf("x"); }\n'
 	put runtime/window/window.c '#include "member/member.h"\nvoid f(void) { exit(1); }\n'
 	put runtime/engine/place.c 'int f(void) { return getcpu(0, 0) + (int)syscall(SYS_getcpu, 0, 0, 0); }\n'
+	put runtime/member/watch.c 'int f(void) { return eventfd(0, 0); }\nint g(void) { return tt_high_file(eventfd(0, 0)); }\n'
 	put runtime/window/nosy.c '#include "member/member_private.h"\n'
 	put runtime/table/table.h 'int tt_y;\n'
 	put runtime/collective/beside.c '#include "table/table.h"\n'
@@ -391,6 +397,7 @@ runtime/window/window.c:2: .* never ends the process
 runtime/member/news.c:1: .* does not write on stdout
 runtime/member/connection.c:1: .* getenv is
 runtime/engine/place.c:1: .* have no getcpu
+runtime/member/watch.c:1: .* may be standard output
 runtime/launch/config.c:1:.* a path of one machine
 bootstrap:2: a line of 121 columns
 runtime/launch/wide.c:1: a line of 127 columns

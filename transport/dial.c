@@ -79,7 +79,7 @@ static void prepare_socket(const struct tt_door *door, int fd, int addresses)
 
 /* The kernel may give this socket the port at which another rank will listen: to connect to that port while nobody
  * listens there may even connect the socket to itself. Others can listen there all the same, also in TIME_WAIT. */
-static void spare_port(int fd)
+void tt_dial_spare_port(int fd)
 {
 	int on = 1;
 
@@ -138,7 +138,7 @@ static int try_next(struct tt_dial *d, int err)
 		close_socket(d);
 		d->fd = tt_fork_socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK);
 		if (d->fd >= 0) {
-			spare_port(d->fd);
+			tt_dial_spare_port(d->fd);
 			prepare_socket(d->shake->door, d->fd, count(d->addresses));
 			if (!connect(d->fd, a->ai_addr, a->ai_addrlen) || errno == EINPROGRESS || errno == EINTR) {
 				tt_dial_watch(d, EPOLLOUT);

@@ -34,6 +34,7 @@ int tt_dial_begin(struct tt_dial *, const char *addr);
 bool tt_dial_step(struct tt_dial *);
 /* What epoll is to report of fd. On an error calls->over() is told: the peer has failed, or an accepted one is freed */
 void tt_dial_watch(struct tt_dial *, uint32_t events);
+void tt_dial_spare_port(int fd); /* the port that a socket gets when it connects stays free for who listens there */
 void tt_dial_end(struct tt_dial *); /* closes the socket, calls the lookup off; may be called again */
 /* The user whose process has the other end of a connection within this host. -ENOENT: the other end is closed.
  * -EOPNOTSUPP: the kernel says so of no connection. Any other error, as -EMFILE: the kernel cannot be asked now. */

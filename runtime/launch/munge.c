@@ -405,6 +405,7 @@ static int connect_to(const char *host, unsigned port)
 			err = -errno;
 			continue;
 		}
+		tt_dial_spare_port(fd);
 		if (!(err = connect_in_time(fd, a)))
 			break;
 		close(fd);
