@@ -40,20 +40,21 @@ struct tt_worker { /* as the controller knows it */
 	bool withdrawn;      /* serving ends, and the program had its request */
 	uint64_t turn, until; /* it waits for the lock: its place in the queue, and how long. turn 0: it does not */
 	uint64_t firsts;     /* calls of tutti_controller_first */
-	struct tt_answer *answer;
-	tutti_op op;         /* which brings it */
+	tutti_op op;         /* which brings the worker's answer */
 };
 
 struct tutti_controller {
 	struct tt_desk desk;
 	/* of the controller */
 	struct tt_worker *workers;
+	struct tt_answer *answers; /* one for each worker */
 	int at;              /* the worker whose request is looked at first: workers take turns */
 	int holder;          /* of the lock; -1: none */
 	uint64_t turns, firsts;
 	_Atomic bool stop;
 	/* of a worker */
 	struct tt_request *request;
+	uint64_t state;      /* the controller's, as this worker has read it last */
 	uint64_t life, seq;  /* seq: the number of the last request; life: there was none */
 	bool pending;        /* request `seq` may be with the controller */
 	bool gave_up;        /* a LOCK, and has sent nothing since */

@@ -11,11 +11,13 @@ static int make_parts(tutti_controller *c)
 
 	c->holder = -1;
 	c->seq = c->life = tt_calendar(); /* other numbers than those of an earlier life of this rank */
-	if (d->me == d->master)
-		c->workers = calloc((size_t)d->n, sizeof *c->workers);
-	else
+	if (d->me != d->master) {
 		c->request = calloc(1, sizeof *c->request);
-	return c->workers || c->request ? 0 : -ENOMEM;
+		return c->request ? 0 : -ENOMEM;
+	}
+	c->workers = calloc((size_t)d->n, sizeof *c->workers);
+	c->answers = calloc((size_t)d->n, sizeof *c->answers); /* pages that nobody touches cost nothing */
+	return c->workers && c->answers ? 0 : -ENOMEM;
 }
 
 static void release_controller(struct tt_handle *);
@@ -57,10 +59,8 @@ int tutti_controller_open(tutti *group, const char *name, int controller, tutti_
 
 static void free_workers(tutti_controller *c)
 {
-	for (int i = 0; i < c->desk.n; i++) {
+	for (int i = 0; i < c->desk.n; i++)
 		tutti_cancel(&c->workers[i].op);
-		free(c->workers[i].answer);
-	}
 	free(c->workers);
 }
 
@@ -75,13 +75,12 @@ static bool hears_answer(tutti_controller *c, uint64_t deadline, int *err)
 }
 
 /* What it answered before it stopped is here by then. */
-static int look_at_controller(tutti_controller *c)
+static int look_at_controller(tutti_controller *c, uint64_t deadline)
 {
 	struct tt_desk *d = &c->desk;
-	uint64_t state;
-	int err = tutti_get(d->window, d->master, 0, &state, sizeof state, NULL);
+	int err = tt_desk_get(d, d->master, 0, &c->state, sizeof c->state, deadline);
 
-	if (err || state != TT_SERVES_NO_MORE)
+	if (err || c->state != TT_SERVES_NO_MORE)
 		return err;
 	do {
 		if (hears_answer(c, 0, &err))
@@ -96,8 +95,8 @@ static int await_answer(tutti_controller *c, uint64_t deadline)
 	int err;
 
 	while (!hears_answer(c, deadline, &err)) {
-		if (err == -ETIMEDOUT && tt_desk_wants_look(d) && (err = look_at_controller(c)) < 0)
-			return err;
+		if (err == -ETIMEDOUT && tt_desk_wants_look(d))
+			err = look_at_controller(c, deadline);
 		if (err && err != -ETIMEDOUT)
 			return err;
 		if (!c->pending)
@@ -131,8 +130,10 @@ static int place(tutti_controller *c, enum tt_ask ask, const void *data, size_t 
 {
 	struct tt_desk *d = &c->desk;
 	struct tt_request *r = c->request;
-	int err;
+	int err = tt_desk_settle(d, d->master, deadline);
 
+	if (err)
+		return err;
 	*r = (struct tt_request){ .life = c->life, .wait = wait, .ask = ask, .bytes = (uint32_t)bytes,
 		                  .gave_up = c->gave_up };
 	if (bytes)
@@ -283,6 +284,7 @@ static void release_controller(struct tt_handle *h)
 	if (c->workers)
 		free_workers(c);
 	tt_desk_close(&c->desk);
+	free(c->answers);
 	free(c->request);
 	free(c);
 }
@@ -299,6 +301,7 @@ void tutti_controller_close(tutti_controller *c)
 		say_done(c);
 	for (int i = 0; c->workers && i < c->desk.n; i++)
 		tutti_cancel(&c->workers[i].op);
+	tutti_cancel(&c->desk.op);
 	tutti_window_close(c->desk.window);
 	c->desk.window = NULL;
 	tt_handle_free(&c->desk.handle);

@@ -66,6 +66,7 @@ void tt_desk_hold(struct tt_desk *d, const struct tt_handle_kind *kind)
 
 void tt_desk_close(struct tt_desk *d)
 {
+	tutti_cancel(&d->op);
 	tutti_window_close(d->window);
 	tt_memory_free(d->memory);
 	free(d->rank_of);
@@ -159,34 +160,46 @@ int tt_desk_hear(struct tt_desk *d, int rank, uint64_t deadline)
 	return closed ? closed : err;
 }
 
-static int finish(struct tt_desk *d, int rank, tutti_op *op, uint64_t deadline)
+static int wait_for_op(struct tt_desk *d, int rank, uint64_t deadline, bool *ended)
 {
-	int err = tutti_wait(op, tt_desk_left_ms(deadline, INT_MAX));
+	int err = tutti_wait(&d->op, tt_desk_left_ms(deadline, INT_MAX));
 
-	if (err != -EINPROGRESS && err != -EINTR)
-		return err;
-	struct tt_sentence why = tt_last_sentence();
-	tutti_cancel(op);
-	tt_remember(why.text);
-	if (err == -EINTR)
-		return err;
-	return tt_fail(-ETIMEDOUT, "%s \"%s\": %s has not opened it, or does not answer", d->what, d->name,
-	               tt_desk_label(d, rank).text);
+	*ended = err != -EINPROGRESS && err != -EINTR;
+	return err != -EINPROGRESS ? err : tt_fail(-ETIMEDOUT, "%s \"%s\": %s has not opened it, or does not answer",
+	                                           d->what, d->name, tt_desk_label(d, rank).text);
+}
+
+int tt_desk_finish(struct tt_desk *d, int rank, uint64_t deadline)
+{
+	bool ended;
+
+	return wait_for_op(d, rank, deadline, &ended);
+}
+
+int tt_desk_settle(struct tt_desk *d, int rank, uint64_t deadline)
+{
+	bool ended;
+	int err = wait_for_op(d, rank, deadline, &ended);
+
+	return ended ? 0 : err;
 }
 
 int tt_desk_put(struct tt_desk *d, int rank, size_t at, const void *src, size_t bytes, bool notify, uint64_t deadline)
 {
-	tutti_op op = { 0 };
-	int err = notify ? tutti_put_notify(d->window, rank, at, src, bytes, TT_DESK_NOTIFY, &op) :
-	                   tutti_put(d->window, rank, at, src, bytes, &op);
+	int err = tt_desk_settle(d, rank, deadline);
 
-	return err ? err : finish(d, rank, &op, deadline);
+	if (err)
+		return err;
+	err = notify ? tutti_put_notify(d->window, rank, at, src, bytes, TT_DESK_NOTIFY, &d->op) :
+	               tutti_put(d->window, rank, at, src, bytes, &d->op);
+	return err ? err : tt_desk_finish(d, rank, deadline);
 }
 
 int tt_desk_get(struct tt_desk *d, int rank, size_t at, void *dst, size_t bytes, uint64_t deadline)
 {
-	tutti_op op = { 0 };
-	int err = tutti_get(d->window, rank, at, dst, bytes, &op);
+	int err = tt_desk_settle(d, rank, deadline);
 
-	return err ? err : finish(d, rank, &op, deadline);
+	if (err || (err = tutti_get(d->window, rank, at, dst, bytes, &d->op)))
+		return err;
+	return tt_desk_finish(d, rank, deadline);
 }

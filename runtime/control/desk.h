@@ -23,6 +23,7 @@ struct tt_desk {
 	uint64_t heard;     /* notifies waited for so far */
 	int look_ms;        /* how long the next wait for one takes at most: longer, as nothing happens */
 	uint64_t looked;    /* when the master last looked who is gone */
+	tutti_op op;        /* of the last put or get of tt_desk_put, tt_desk_get */
 	_Atomic bool inside; /* a thread is in a call */
 };
 
@@ -42,9 +43,12 @@ int tt_desk_left_ms(uint64_t deadline, int most);
  * has come for a while. -ETIMEDOUT, -ECONNRESET, -ENOTCONN, -EINTR; -ESTALE, -ESHUTDOWN: this process closes or
  * leaves */
 int tt_desk_hear(struct tt_desk *, int rank, uint64_t deadline);
-/* A put into that rank's window, with a notify if `notify`; over by the deadline, if need be cancelled: -ETIMEDOUT. The
- * caller's hook cancels it, too: -EINTR. */
+/* A put into that rank's window, with a notify if `notify`. At the deadline -ETIMEDOUT, by the hook -EINTR: the put
+ * runs on, since to cancel it may take as long as the rank lives and says nothing. So src stays as it is until
+ * tt_desk_settle has returned 0, or the desk closes. */
 int tt_desk_put(struct tt_desk *, int rank, size_t at, const void *src, size_t bytes, bool notify, uint64_t deadline);
 int tt_desk_get(struct tt_desk *, int rank, size_t at, void *dst, size_t bytes, uint64_t deadline); /* likewise */
+int tt_desk_finish(struct tt_desk *, int rank, uint64_t deadline); /* waits for the last put or get: its result */
+int tt_desk_settle(struct tt_desk *, int rank, uint64_t deadline); /* likewise. 0: it has ended, however */
 static inline uint64_t tt_desk_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 #endif

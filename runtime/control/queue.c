@@ -6,13 +6,16 @@
  *
  * A batch stays in its place at the producer. An entry, with a notify, tells worker w which place is its next one; w
  * gets the bytes, and puts how many batches it has done with: taken w, with a notify. So a batch whose worker is gone
- * can be assigned to another one, and a slow worker keeps nothing but its own few. */
+ * can be assigned to another one, and a slow worker keeps nothing but its own few.
+ *
+ * A worker that has not opened the queue hears of no batch. So the producer first puts nothing into each worker's
+ * window, which ends when the worker has opened the queue, and assigns batches to workers that have answered so. */
 #include "base/model.h"
 #include "control/desk.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 10, NONE = -1 };
+enum { DEPTH = 10, NONE = -1, PATIENCE_MS = 1000 };
 #define CLOSED (1ull << 63) /* in taken: the worker takes no more */
 
 struct head { /* of a place */
@@ -30,7 +33,7 @@ struct taker { /* a worker, as the producer knows it */
 	bool over;             /* gone, or takes no more */
 	bool told_end;
 	struct entry entry;
-	tutti_op op;           /* which brings the entry */
+	tutti_op op, greeting; /* op brings the entry */
 };
 
 struct tutti_queue {
@@ -42,15 +45,19 @@ struct tutti_queue {
 	size_t *bytes;         /* of the batch in each place; 0: free */
 	int *unassigned, homeless; /* a FIFO of places, and how many */
 	int again;             /* batches that were assigned to another worker */
+	uint64_t patience;     /* until when batches wait for the first worker that answers; 0: nobody has sent one */
 	bool ended;            /* also of a worker: it has heard so */
 	/* of a worker */
 	char *batch;
 	tutti_tensor arrays[TUTTI_QUEUE_ARRAYS];
 	uint64_t taken;        /* batches that it has got */
-	bool announced;        /* the next one is there, and was not fetched yet */
+	bool announced;        /* the next one is there, and was not fetched yet; */
+	bool fetching;         /* it is on its way */
+	uint64_t word;         /* what is put into the producer's `taken` */
 	bool owes;             /* has not said yet that it has done with the last one */
 };
 
+static int test(const tutti_op *op) { return tutti_test((tutti_op *)(uintptr_t)op); }
 static size_t places_at(const tutti_queue *q) { return (8 * (size_t)q->desk.n + 63) / 64 * 64; }
 static char *place(const tutti_queue *q, int i) { return q->desk.memory + places_at(q) + (size_t)i * q->place_bytes; }
 
@@ -75,17 +82,25 @@ static int make_parts(tutti_queue *q, tutti *group)
 
 static int measure(tutti_queue *q, tutti *group, size_t bytes, int depth)
 {
-	size_t padding = (size_t)HEAD + (size_t)TUTTI_QUEUE_ARRAYS * TT_MODEL_ALIGN;
+	size_t padding = (size_t)HEAD + (size_t)TUTTI_QUEUE_ARRAYS * TT_MODEL_ALIGN, most = SIZE_MAX / 1024 - padding;
 
-	if (bytes < 1 || bytes > SIZE_MAX / 1024 - padding || depth < 0 || depth > 1 << 16)
-		return tt_fail(-EINVAL, "queue: bytes is %zu and depth is %d: a batch has 1 byte or more, and the "
-		               "depth is from 0 to %d", bytes, depth, 1 << 16);
+	if (bytes < 1 || bytes > most)
+		return tt_fail(-EINVAL, "queue: bytes is %zu, and must be from 1 to %zu", bytes, most);
+	if (depth < 0 || depth > 1 << 16)
+		return tt_fail(-EINVAL, "queue: depth is %d, and must be from 0 to %d", depth, 1 << 16);
 	q->most = bytes;
 	q->place_bytes = padding + (bytes + 63) / 64 * 64;
 	q->places = (depth ? depth : DEPTH) + group->n - 1;
 	if ((size_t)q->places > SIZE_MAX / 2 / q->place_bytes)
 		return tt_fail(-EINVAL, "queue: %d batches of %zu bytes are more than memory has", q->places, bytes);
 	return 0;
+}
+
+static void greet_workers(tutti_queue *q)
+{
+	for (int i = 0; q->takers && i < q->desk.n; i++)
+		if (!q->takers[i].over && tutti_put(q->desk.window, i, 0, NULL, 0, &q->takers[i].greeting))
+			q->takers[i].over = true;
 }
 
 static void release_queue(struct tt_handle *);
@@ -113,6 +128,7 @@ static int open_queue(tutti *group, const char *name, int producer, size_t bytes
 		return err;
 	}
 	tt_desk_hold(&q->desk, &kind);
+	greet_workers(q);
 	*out = q;
 	return 0;
 }
@@ -132,16 +148,26 @@ int tutti_queue_open(tutti *group, const char *name, int producer, size_t bytes,
 static int say_taken(tutti_queue *q, uint64_t word, uint64_t deadline)
 {
 	struct tt_desk *d = &q->desk;
-	int err = tt_desk_put(d, d->master, 8 * (size_t)d->me, &word, sizeof word, true, deadline);
+	int err = tt_desk_settle(d, d->master, deadline);
 
+	if (err)
+		return err;
+	q->word = word;
+	err = tt_desk_put(d, d->master, 8 * (size_t)d->me, &q->word, sizeof q->word, true, deadline);
 	q->owes = q->owes && err;
 	return err;
+}
+
+static void cancel_all(struct taker *t)
+{
+	tutti_cancel(&t->greeting);
+	tutti_cancel(&t->op);
 }
 
 static void free_takers(tutti_queue *q)
 {
 	for (int i = 0; i < q->desk.n; i++) {
-		tutti_cancel(&q->takers[i].op);
+		cancel_all(&q->takers[i]);
 		free(q->takers[i].places);
 	}
 	free(q->takers);
@@ -169,9 +195,10 @@ void tutti_queue_close(tutti_queue *q)
 	tt_unlock(q->desk.job);
 	struct tt_hook hook = tt_hook_suspend();
 	for (int i = 0; q->takers && i < q->desk.n; i++)
-		tutti_cancel(&q->takers[i].op);
+		cancel_all(&q->takers[i]);
 	if (q->batch && !q->ended) /* a producer that has not opened the queue hears it from its first put */
 		say_taken(q, q->taken | CLOSED, tt_desk_deadline(&q->desk, 1000));
+	tutti_cancel(&q->desk.op);
 	tutti_window_close(q->desk.window);
 	q->desk.window = NULL;
 	tt_handle_free(&q->desk.handle);
@@ -202,26 +229,49 @@ static void end_taker(tutti_queue *q, struct taker *t)
 static void look_at_taker(tutti_queue *q, int i, bool closely)
 {
 	struct taker *t = &q->takers[i];
-	int err = tutti_test(&t->op);
+	int err = tutti_test(&t->op), met = tutti_test(&t->greeting);
 	uint64_t taken = tt_desk_load((const uint64_t *)(q->desk.memory + 8 * (size_t)i));
 
 	if (t->over)
 		return;
 	free_places(q, t, taken & ~CLOSED);
-	if ((taken & CLOSED) || (err && err != -EINPROGRESS) ||
+	if ((taken & CLOSED) || (err && err != -EINPROGRESS) || (met && met != -EINPROGRESS) ||
 	    (closely && tt_desk_state(&q->desk, i) != TUTTI_JOINED))
 		end_taker(q, t);
 }
 
-/* Of those that have heard of their last one: the worker that has the fewest. */
+static bool has_answered(const struct taker *t) { return !t->over && !test(&t->greeting); }
+
+static bool has_any_answered(const tutti_queue *q)
+{
+	for (int i = 0; i < q->desk.n; i++)
+		if (has_answered(&q->takers[i]))
+			return true;
+	return false;
+}
+
+/* A worker that opens the queue later than others finds batches left. */
+static uint64_t share_of_each(const tutti_queue *q)
+{
+	int workers = 0;
+
+	for (int i = 0; i < q->desk.n; i++)
+		workers += !q->takers[i].over;
+	return workers ? (uint64_t)((q->places + workers - 1) / workers) : 0;
+}
+
+/* Of those that have heard of their last one: the worker that has the fewest. It has opened the queue, unless nobody
+ * has. */
 static int choose_taker(const tutti_queue *q)
 {
+	bool any = !has_any_answered(q) && tt_now() >= q->patience;
+	uint64_t share = share_of_each(q);
 	int best = NONE;
 
 	for (int k = 1; k < q->desk.n; k++) {
 		int i = (q->desk.me + k) % q->desk.n;
 		const struct taker *t = &q->takers[i];
-		if (!t->over && tutti_test((tutti_op *)&t->op) != -EINPROGRESS &&
+		if (!t->over && outstanding(t) < share && test(&t->op) != -EINPROGRESS && (any || has_answered(t)) &&
 		    (best == NONE || outstanding(t) < outstanding(&q->takers[best])))
 			best = i;
 	}
@@ -312,6 +362,20 @@ static int await_place(tutti_queue *q, uint64_t deadline, int *at)
 	return err;
 }
 
+/* The program may wait for what a worker makes of the batch, and call nothing here meanwhile. So the call waits for a
+ * worker that takes the batch; but not for long: the workers may wait for the program before they open the queue. */
+static int await_answer(tutti_queue *q, uint64_t deadline)
+{
+	int err = 0;
+
+	if (!q->patience)
+		q->patience = tt_now() + PATIENCE_MS * TT_MS;
+	deadline = tt_min(deadline, q->patience);
+	while (!err && !has_any_answered(q) && tt_now() < deadline && !(err = wait_for_more(q, tt_now() + TT_MS)))
+		err = look(q);
+	return err;
+}
+
 static void store(tutti_queue *q, int at, const struct tt_model *m)
 {
 	struct head *h = (struct head *)place(q, at);
@@ -333,13 +397,13 @@ static int check_batch(const tutti_queue *q, const struct tt_model *m)
 	if (q->ended)
 		return tt_fail(-ESHUTDOWN, "queue \"%s\" has ended", q->desk.name);
 	if (m->n > TUTTI_QUEUE_ARRAYS)
-		return tt_fail(-EMSGSIZE, "queue \"%s\": the batch has %d arrays, and may have from 1 to %d",
-		               q->desk.name, m->n, TUTTI_QUEUE_ARRAYS);
+		return tt_fail(-EMSGSIZE, "queue \"%s\": a batch of %d arrays, of %d at most", q->desk.name, m->n,
+		               TUTTI_QUEUE_ARRAYS);
 	for (int i = 0; i < m->n; i++)
 		bytes += m->tensors[i].count * tt_type_size(m->tensors[i].type);
 	if (bytes > q->most)
-		return tt_fail(-EMSGSIZE, "queue \"%s\": the batch has %zu bytes, and may have %zu", q->desk.name,
-		               bytes, q->most);
+		return tt_fail(-EMSGSIZE, "queue \"%s\": a batch of %zu bytes, of %zu at most", q->desk.name, bytes,
+		               q->most);
 	return 0;
 }
 
@@ -350,9 +414,10 @@ int tutti_queue_send(tutti_queue *q, const tutti_tensor *arrays, int n, int time
 
 	if (err)
 		return err;
+	uint64_t deadline = tt_desk_deadline(&q->desk, timeout_ms);
 	if (!(err = tt_model_open(&m, arrays, n, "tutti_queue_send"))) {
 		if (!(err = check_batch(q, &m)) && !(err = tt_tensors_host_only("tutti_queue_send", arrays, n)) &&
-		    !(err = await_place(q, tt_desk_deadline(&q->desk, timeout_ms), &at))) {
+		    !(err = await_answer(q, deadline)) && !(err = await_place(q, deadline, &at))) {
 			store(q, at, &m);
 			assign(q);
 		}
@@ -447,7 +512,9 @@ static int fetch(tutti_queue *q, const struct entry *e, uint64_t deadline)
 
 	if (e->bytes < HEAD || e->bytes > q->place_bytes || e->place >= (uint64_t)q->places)
 		return fail_damaged(q);
-	err = tt_desk_get(d, d->master, places_at(q) + e->place * q->place_bytes, q->batch, e->bytes, deadline);
+	err = q->fetching ? tt_desk_finish(d, d->master, deadline) :
+	      tt_desk_get(d, d->master, places_at(q) + e->place * q->place_bytes, q->batch, e->bytes, deadline);
+	q->fetching = err && test(&d->op) == -EINPROGRESS;
 	return err ? err : list_arrays(q, e->bytes);
 }
 

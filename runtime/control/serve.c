@@ -26,40 +26,33 @@ static struct tt_request *request_of(tutti_controller *c, int i)
 static int send_answer(tutti_controller *c, int i, int err, size_t bytes)
 {
 	struct tt_worker *w = worker_at(c, i);
+	struct tt_answer *a = &c->answers[i];
 
-	w->answer->seq = w->seq;
-	w->answer->err = err;
-	w->answer->bytes = (uint32_t)bytes;
-	return tutti_put_notify(c->desk.window, i, 0, w->answer, offsetof(struct tt_answer, data) + bytes,
-	                        TT_DESK_NOTIFY, &w->op);
+	a->seq = w->seq;
+	a->err = err;
+	a->bytes = (uint32_t)bytes;
+	return tutti_put_notify(c->desk.window, i, 0, a, offsetof(struct tt_answer, data) + bytes, TT_DESK_NOTIFY,
+	                        &w->op);
 }
 
 /* Only a worker that has heard its last answer asks again: the op is about to end, if it has not. */
-static bool may_answer(tutti_controller *c, int i)
+static void end_last_answer(tutti_controller *c, int i)
 {
 	struct tt_worker *w = worker_at(c, i);
-
-	if (!w->answer)
-		w->answer = malloc(sizeof *w->answer);
-	if (!w->answer) {
-		tt_log(TT_ERROR, "controller \"%s\": no memory to answer %s", c->desk.name,
-		       tt_desk_label(&c->desk, i).text);
-		return false;
-	}
 	struct tt_hook hook = tt_hook_suspend();
+
 	if (tutti_wait(&w->op, TT_LOOK_MS) == -EINPROGRESS)
 		tutti_cancel(&w->op);
 	tt_hook_resume(hook);
-	return true;
 }
 
 static void TT_FORMAT(4, 5) refuse(tutti_controller *c, int i, int err, const char *fmt, ...)
 {
-	struct tt_worker *w = worker_at(c, i);
+	struct tt_answer *a = &c->answers[i];
 	va_list args;
 
 	va_start(args, fmt);
-	int n = vsnprintf(w->answer->data, sizeof w->answer->data, fmt, args);
+	int n = vsnprintf(a->data, sizeof a->data, fmt, args);
 	va_end(args);
 	send_answer(c, i, err, n > 0 ? (size_t)n : 0);
 }
@@ -263,8 +256,10 @@ static bool take_request(tutti_controller *c, int i, tutti_request *out)
 static bool has_request(tutti_controller *c, int i, uint64_t *seq)
 {
 	*seq = tt_desk_load(word_at(c, tt_seq_at(i)));
-	return *seq != worker_at(c, i)->seq && state_of(c, i) == TT_ASKS_NOT &&
-	       tt_desk_state(&c->desk, i) == TUTTI_JOINED && may_answer(c, i);
+	if (*seq == worker_at(c, i)->seq || state_of(c, i) != TT_ASKS_NOT || tt_desk_state(&c->desk, i) != TUTTI_JOINED)
+		return false;
+	end_last_answer(c, i);
+	return true;
 }
 
 static bool begins_life(tutti_controller *c, int i)
@@ -472,7 +467,7 @@ static int claim_request(tutti_controller *c, int i)
 
 static int answer_claimed(tutti_controller *c, int i, int err, const void *answer, size_t bytes)
 {
-	char *to = worker_at(c, i)->answer->data;
+	char *to = c->answers[i].data;
 
 	if (tt_desk_state(&c->desk, i) != TUTTI_JOINED)
 		return tt_fail(-ECONNRESET, "controller \"%s\": %s is gone, and gets no answer", c->desk.name,
@@ -516,7 +511,7 @@ struct server {
 
 static void call_function(tutti_controller *c, const struct server *s, const tutti_request *r)
 {
-	char *room = worker_at(c, r->worker)->answer ? worker_at(c, r->worker)->answer->data : NULL, why[100];
+	char *room = c->answers[r->worker].data, why[100];
 
 	if (r->what != TUTTI_JOINED) {
 		s->function(r, NULL, 0, s->arg);

@@ -200,6 +200,31 @@ static void be_late(tutti *job)
 
 static void test_late(void) { on_wires(be_late); }
 
+/* A controller that is stopped answers nothing, not even whether it serves. The call ends in its time all the same. */
+static void ask_stopped(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+
+	if (tutti_rank(job) == CONTROLLER) {
+		CHECK(tutti_controller_serve(c, echo, &b) == 0);
+	} else {
+		CHECK(say(c, "1", -1) == 0);
+		entered++;
+		while (entered < RANKS - 1)
+			pass_time(TT_MS);
+		if (tutti_rank(job) == 0)
+			tt_sim_stop(CONTROLLER, 0, 1000 * TT_MS);
+		pass_time(5 * TT_MS);
+		uint64_t since = tt_now();
+		CHECK(say(c, "2", 200) == -ETIMEDOUT && tt_now() - since < 300 * TT_MS);
+		CHECK(say(c, "3", -1) == 0 && tutti_controller_done(c) == 0);
+	}
+	tutti_controller_close(c);
+}
+
+static void test_ask_stopped(void) { on_sim(ask_stopped, SEEDS, 10000); }
+
 /* ---- the lock, the first ---- */
 
 static void lock(tutti *job)
@@ -796,10 +821,10 @@ static void fill(tutti *job)
 		CHECK(tutti_queue_end(q, 10) == -ETIMEDOUT);
 		CHECK(tutti_barrier(job, NULL) == 0);
 		n = tutti_queue_end(q, -1);
-		CHECK(n >= 1 && n <= DEPTH + RANKS - 1);
+		CHECK(n >= 0 && n <= DEPTH + RANKS - 1);
 	} else {
 		CHECK(tutti_barrier(job, NULL) == 0);
-		if (tutti_rank(job) == 0) { /* it has one at least */
+		if (tutti_rank(job) == 0) {
 			tutti_queue_close(q);
 			q = NULL;
 		}
@@ -864,6 +889,34 @@ static void rest(tutti *job)
 }
 
 static void test_rest(void) { run((struct ranks){ .wire = "tcp", .program = rest }); }
+
+/* A worker that has not opened the queue holds no batch. It opens the queue when all batches are done with. */
+static void leave_one_out(tutti *job)
+{
+	int n = 0, me = tutti_rank(job);
+	uint64_t since = tt_now();
+
+	while (me == 3 && inside < BATCHES)
+		pass_time(TT_MS);
+	CHECK(tt_now() - since < 1000 * TT_MS);
+	tutti_queue *q = open_queue(job);
+	const tutti_tensor *list;
+	for (int i = 0; me == CONTROLLER && i < BATCHES; i++)
+		CHECK(send_batch(q, i, 500) == 0);
+	if (me == CONTROLLER)
+		CHECK(tutti_queue_end(q, -1) == 0);
+	while (me != CONTROLLER && (n = tutti_queue_receive(q, &list, -1)) > 0) {
+		got_batch[look_at_batch(list, n)]++;
+		inside++;
+	}
+	CHECK(n == 0);
+	tutti_queue_close(q);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < BATCHES; i++)
+		CHECK(got_batch[i] == 1);
+}
+
+static void test_leave_one_out(void) { on_sim(leave_one_out, SEEDS, 5000); }
 
 static void starve(tutti *job)
 {
@@ -939,13 +992,13 @@ static void test_lose_producer(void) { on_sim(lose_producer, count_seeds(KILLS),
 static void lose_all_takers(tutti *job)
 {
 	tutti_queue *q = open_queue(job);
-	int err;
+	int err, sent = 0;
 
 	if (tutti_rank(job) == CONTROLLER) {
-		for (int i = 0; !(err = send_batch(q, i % BATCHES, -1)); i++)
+		for (; !(err = send_batch(q, sent % BATCHES, -1)); sent++)
 			;
 		CHECK(err == -ECONNRESET && why_has("no worker is left"));
-		CHECK(tutti_queue_end(q, -1) == -ECONNRESET);
+		CHECK(tutti_queue_end(q, -1) == (sent ? -ECONNRESET : 0));
 	} else {
 		tt_sim_kill(tutti_rank(job), tt_sim_chance(3 * TT_MS));
 	}
@@ -957,6 +1010,7 @@ static void test_lose_all_takers(void) { on_sim(lose_all_takers, SEEDS, 0); }
 static CU_TestInfo controller_tests[] = { { "ask", test_ask },
 	                                  { "stop", test_stop },
 	                                  { "late", test_late },
+	                                  { "ask_stopped", test_ask_stopped },
 	                                  { "lock", test_lock },
 	                                  { "wait_for_lock", test_wait_for_lock },
 	                                  { "give_lock_up", test_give_lock_up },
@@ -976,6 +1030,7 @@ static CU_TestInfo controller_tests[] = { { "ask", test_ask },
 	                                  CU_TEST_INFO_NULL };
 static CU_TestInfo queue_tests[] = { { "flow", test_flow },
 	                             { "fill", test_fill },
+	                             { "leave_one_out", test_leave_one_out },
 	                             { "starve", test_starve },
 	                             { "rest", test_rest },
 	                             { "fetch_late", test_fetch_late },
