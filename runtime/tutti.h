@@ -774,6 +774,10 @@ enum {
 	 * rule and state stay f32. Rows are not pushed by number. Not with KEYS, FILTER and the rules ASSIGN and
 	 * ELASTIC. */
 	TUTTI_TABLE_BF16_DELTAS = 64,
+	/* The rule gets the mean of what workers push: in BSP each server divides the sum of a round by the pushes in
+	 * that sum, elsewhere it divides each push by the workers that it counts. Of floats, and not with the rules
+	 * ASSIGN and ELASTIC. OWN: the function gets the scale divided. */
+	TUTTI_TABLE_MEAN = 128,
 };
 /* Each returns the config of a table on all ranks, ASYNC and without flags; the program sets the members that differ:
  * `c = tutti_table_f32(n, tutti_adam(0.001)); c.consistency.mode = TUTTI_BSP;`. f32: an array of n; rows: `rows` rows
@@ -913,6 +917,15 @@ typedef struct tutti_average_result {
 	uint64_t reserved[4];
 } tutti_average_result;
 
+/* ---- averaging: a job that goes on ----
+ *
+ * Each rank saves what it holds beside its parameters into a file of its own, and after a restart loads that file and
+ * goes on, bit for bit. The program saves the parameters itself. All ranks save at the same step; a restart has as many
+ * ranks. The file is safetensors (docs/saves.md), and is replaced when the new one is whole. The functions block as
+ * long as the disk takes. path: of the file. -EINVAL: the file has the state of something else, or the call comes at another
+ * time than the function says; -ENOENT and others of files; -EBADMSG: the file is damaged; -ENOMEM. A load that fails
+ * changes nothing. */
+
 /* ---- averaging: all-reduce SGD ----
  *
  * Each rank computes gradients from samples of its own, all ranks take the same step with their sum or average, and so
@@ -970,6 +983,9 @@ int tutti_gradients_synchronize(tutti_gradients *, const tutti_tensor *params, i
  * forgotten. Ranks that are new open one of their own. Then all call tutti_gradients_synchronize, since one may have
  * had a step that another has not. Blocks while the old group's calls end. */
 int tutti_gradients_regroup(tutti_gradients *, tutti *group);
+/* Save and load how many steps this rank has had since the last synchronization, between two steps. */
+int tutti_gradients_save(tutti_gradients *, const char *path);
+int tutti_gradients_load(tutti_gradients *, const char *path);
 /* NULL is allowed. Blocks until what is under way has ended. */
 void tutti_gradients_close(tutti_gradients *);
 
@@ -1037,6 +1053,11 @@ int tutti_ea_synchronize_apply(tutti_ea *);
 /* Says where this rank's center lies: list gets as many tensors as there are parameters. The program may read and set
  * it until its next step. Blocks until all ranks have begun the last averaging. */
 int tutti_ea_center(tutti_ea *, tutti_tensor *list);
+/* Save and load this rank's center, its steps since the last synchronization, and its steps since the last averaging.
+ * Schedule and flags are the program's: it opens with the same ones. To save blocks until all ranks have begun the last
+ * averaging; -EINTR: call it again. A load comes before the first step, with the parameters as they were. */
+int tutti_ea_save(tutti_ea *, const char *path);
+int tutti_ea_load(tutti_ea *, const char *path);
 /* Goes on in another group, after tutti_group_shrink or tutti_group_grow; there, new ranks call tutti_ea_open
  * meanwhile. A sum that is not complete is lost, on some ranks perhaps: all call tutti_ea_synchronize_center next, or
  * tutti_ea_synchronize. Blocks until all ranks have called it. */
@@ -1090,7 +1111,7 @@ typedef struct tutti_center_config { /* the same on all ranks; from one of the f
 	tutti_center_kind kind;
 	int tau;                 /* steps from one exchange to the next, from 1 up */
 	tutti_updater updater;   /* the servers' rule */
-	int average;             /* 1: deltas are divided by the number of workers that are there */
+	int average;             /* 1: the rule gets the mean of the deltas: TUTTI_TABLE_MEAN */
 	int bf16;                /* 1: DELTA, of f32: what is pushed is rounded to bf16, half the bytes; the center, its
 	                          * rule and what comes back stay f32 */
 	double momentum;         /* delta of EAMSGD, from 0, below 1: for tutti_center_ahead and tutti_center_move; 0:
@@ -1134,7 +1155,10 @@ void tutti_center_close(tutti_center *);
  * assign and read: the call on the table is cancelled, as far as a push can be; the params stay as they are, and the
  * program may call again. */
 int tutti_center_step(tutti_center *, tutti_average_result *result);
-int tutti_center_exchange(tutti_center *, tutti_average_result *result); /* now */
+/* Exchanges now. After an error params are as they were. A center of deltas counts each delta once all the same: if the
+ * servers may have something of a push that failed, the next exchange takes the center alone (in rounds it ends that
+ * round), and what x has moved since the push counts in the exchange after that. */
+int tutti_center_exchange(tutti_center *, tutti_average_result *result);
 /* Starts an exchange with a copy of the params, and returns: the program takes more steps meanwhile, and the library
  * does not touch the params. When tutti_wait(op) has returned, tutti_center_exchange_apply moves today's params:
  *   elastic   x -= e, of the copy
@@ -1174,6 +1198,12 @@ int tutti_center_read(tutti_center *, const tutti_tensor *to, tutti_versions *ve
  * Algorithm 2, which exchanges between the two. -EINVAL: config.momentum is 0. */
 int tutti_center_ahead(tutti_center *, const tutti_tensor *to);
 int tutti_center_move(tutti_center *, const tutti_tensor *gradient, double learning_rate);
+/* Save and load what a worker has beside its params: `old` of deltas, v of EAMSGD, its steps since the last exchange.
+ * tutti_table_save of tutti_center_table saves the center. After a restart ranks open the center, one rank calls
+ * tutti_table_load, and behind a barrier each rank sets its params as they were, and loads. The program has the schedule.
+ * -EINVAL: also after an exchange that has failed, until it is made again. */
+int tutti_center_save(tutti_center *, const char *path);
+int tutti_center_load(tutti_center *, const char *path);
 /* Returns its table, to save, load, look at, reopen and finish; tutti_center_close closes it. */
 tutti_table *tutti_center_table(tutti_center *);
 
@@ -1320,6 +1350,10 @@ typedef struct tutti_gossip_info {
 	uint64_t reserved[4];
 } tutti_gossip_info;
 int tutti_gossip_look(tutti_gossip *, tutti_gossip_info *); /* does not block */
+/* Save and load clock, weight, and what chooses the next peers. Weight that is in flight is not in the file: a program
+ * of push-sum saves when all ranks have mixed, and info.in_flight is 0. A load comes before the first publish. */
+int tutti_gossip_save(tutti_gossip *, const char *path);
+int tutti_gossip_load(tutti_gossip *, const char *path);
 /* At first all ranks of the job are peers, also those that come late. Removes one, adds it again: by the name of its
  * node in the node list, the number of its rank, or the name of its host if only one other rank is there. -ENOENT. */
 int tutti_gossip_add_peer(tutti_gossip *, const char *name);
@@ -1412,7 +1446,8 @@ enum { TUTTI_QUEUE_ARRAYS = 16 }; /* in a batch, at most */
 int tutti_queue_open(tutti *, const char *name, int producer, size_t bytes, int depth, tutti_queue **);
 /* The producer ends the queue first, or workers wait for their timeout. NULL is allowed. */
 void tutti_queue_close(tutti_queue *);
-/* Sends a copy of n arrays, 1 to TUTTI_QUEUE_ARRAYS, of any types and counts. Blocks while the queue is full.
+/* Sends a copy of n arrays, 1 to TUTTI_QUEUE_ARRAYS, of any types and counts. Blocks while the queue is full, and until
+ * a worker has opened the queue, a second at most: a worker that has not opened the queue gets no batch.
  * timeout_ms -1: the group's; 0: only look. -ETIMEDOUT: it is full still; -EMSGSIZE: more than `bytes`; -ECONNRESET:
  * all workers are gone; -ESHUTDOWN: the queue has ended. */
 int tutti_queue_send(tutti_queue *, const tutti_tensor *arrays, int n, int timeout_ms);

@@ -11,11 +11,34 @@
 int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, const char *what);
 /* 0: rank i has this rank's value. -EINVAL, with a sentence that names the member and both values. */
 int tt_schedule_compare(tutti *group, int i, const char *what, const char *member, double theirs, double mine);
+int tt_schedule_compare_words(tutti *group, int i, const char *what, const char *member, const char *theirs,
+                              const char *mine);
 /* 0: rank i has tensors of the same counts and types: of the same hash. Else -EINVAL, with a sentence. */
 int tt_schedule_compare_models(tutti *group, int i, const char *what, uint64_t theirs, uint64_t mine);
 
 /* 0: rank i's call goes well. -ECONNABORTED: it has failed with err, for a reason that its own program hears. */
 int tt_schedule_heed(tutti *group, int i, const char *what, double err);
+
+/* ---- center_config.c ---- */
+
+int tt_center_check(const tutti_center_config *, const char *name); /* does it make sense? */
+int tt_center_check_schedule(const tutti_center_config *, const char *what, int tau, double alpha);
+/* 0: all ranks of the group open the same center. A collective. */
+int tt_center_compare(tutti *group, const char *name, const tutti_center_config *, uint64_t model);
+
+/* ---- state.c: the state of an averaging in a file ---- */
+
+struct tt_held { /* an array of it */
+	char name[24];
+	tutti_type type;
+	size_t count;
+	void *at;
+};
+struct tt_held tt_held_numbers(const char *name, uint64_t *numbers, size_t count);
+struct tt_held tt_held_tensor(const char *name, int i, const tutti_tensor *); /* of the name NAME.i; -1: NAME */
+/* of: what the state is of, for sentences and for the file. The earlier file stays until the new one is whole. */
+int tt_state_save(const char *of, const char *path, const struct tt_held *, int n);
+int tt_state_load(const char *of, const char *path, const struct tt_held *, int n); /* all arrays, or none */
 
 /* ---- round.c: one round of averaging: how many ranks contribute, and what is summed meanwhile ----
  *

@@ -7,6 +7,8 @@
 #include "average/average_private.h"
 #include "kernel/kernel.h"
 #include "operation/operation.h"
+#include "table/table.h"
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,78 +40,11 @@ struct tutti_center {
 	int *worker;     /* ranks of the job that may push; NULL: all of the job */
 	int workers;
 	tutti_center_schedule now; /* in force */
+	uint64_t pushes; /* of this rank to the table, when the last exchange began */
+	bool owes;       /* DELTA: the last push has gone out, and the center has not come; `old` is x as it was then */
 	int phase;       /* steps since the last exchange by tutti_center_step, or set */
 	double alpha;    /* ELASTIC: of the last exchange */
 };
-
-/* ---- configs ---- */
-
-static tutti_center_config config_of(tutti_center_kind kind, int tau, tutti_updater updater)
-{
-	return (tutti_center_config){ .kind = kind, .tau = tau, .updater = updater };
-}
-
-tutti_center_config tutti_center_easgd(int tau, double alpha)
-{
-	return config_of(TUTTI_CENTER_ELASTIC, tau, tutti_elastic(alpha));
-}
-
-tutti_center_config tutti_center_asgd(int tau) { return config_of(TUTTI_CENTER_DELTA, tau, tutti_accumulate()); }
-
-tutti_center_config tutti_center_downpour(int tau, int average)
-{
-	tutti_center_config c = tutti_center_asgd(tau);
-
-	c.average = average;
-	c.consistency.mode = TUTTI_BSP;
-	return c;
-}
-
-tutti_center_config tutti_center_outer(int steps, double rate, double momentum)
-{
-	tutti_center_config c = tutti_center_downpour(steps, 1);
-
-	c.updater = tutti_nesterov(isnan(rate) ? 0.7 : rate, momentum); /* NESTEROV's own default is 0.9 */
-	c.updater.defaults.scale = -1; /* a gradient points away from where x went */
-	return c;
-}
-
-tutti_center_config tutti_center_own(int tau, tutti_updater updater, tutti_center_merge merge, void *arg)
-{
-	tutti_center_config c = config_of(TUTTI_CENTER_OWN, tau, updater);
-
-	c.merge = merge;
-	c.merge_arg = arg;
-	return c;
-}
-
-static int check_config(const tutti_center_config *c, const char *name)
-{
-	bool elastic = c->kind == TUTTI_CENTER_ELASTIC, delta = c->kind == TUTTI_CENTER_DELTA;
-	bool own = c->kind == TUTTI_CENTER_OWN, moves = c->updater.rule == TUTTI_UPDATE_ELASTIC;
-	const struct {
-		bool bad;
-		const char *why;
-	} faults[] = {
-		{ !elastic && !delta && !own, "there is no such kind" },
-		{ c->tau < 1, "tau is less than 1: an exchange comes after one step or more" },
-		{ (elastic && !moves) || (delta && moves), "kind and the servers' rule do not go together: "
-		  "tutti_center_own takes any rule" },
-		{ elastic && c->consistency.mode != TUTTI_ASYNC, "an elastic center on servers is asynchronous" },
-		{ c->average && !delta, "only deltas are averaged" },
-		{ c->bf16 && !delta, "only deltas travel as bf16" },
-		{ c->merge && !own, "a function that merges is for tutti_center_own" },
-		{ !(c->momentum >= 0 && c->momentum < 1), "momentum is not from 0 to below 1" },
-	};
-	int err = TT_RESERVED(tutti_center_config, c);
-
-	if (err)
-		return err;
-	for (size_t i = 0; i < TT_COUNT(faults); i++)
-		if (faults[i].bad)
-			return tt_fail(-EINVAL, "center \"%.160s\": %s", name, faults[i].why);
-	return 0;
-}
 
 /* ---- the model ---- */
 
@@ -195,9 +130,6 @@ static int list_workers(tutti_center *c, tutti *group)
 		c->workers = tt_group_count(group);
 		return tt_group_list(group, &c->worker);
 	}
-	if (k->workers < 0 || !k->worker)
-		return tt_fail(-EINVAL, "center open: workers is %d, and the list of them is %s", k->workers,
-		               k->worker ? "there" : "NULL");
 	if (!(c->worker = malloc((size_t)k->workers * sizeof *c->worker)))
 		return tt_fail(-ENOMEM, "center open: no memory for a list of %d workers", k->workers);
 	for (c->workers = 0; c->workers < k->workers; c->workers++) {
@@ -223,19 +155,28 @@ static int take_memory(tutti_center *c)
 	return err;
 }
 
+/* The program has opened a center, and knows no table of that name. */
+static int name_center(int err)
+{
+	struct tt_sentence why = tt_last_sentence();
+
+	return err && !strncmp(why.text, "table \"", 7) ? tt_fail(err, "center %s", why.text + 6) : err;
+}
+
 static int open_table(tutti_center *c, tutti *group, const char *name)
 {
 	const tutti_center_config *k = &c->config;
 	tutti_table_config t = tutti_table_rows(c->type, c->count, 1, k->updater);
 
 	t.consistency = k->consistency;
-	t.flags = (k->snapshots ? TUTTI_TABLE_SNAPSHOTS : 0) | (k->bf16 ? TUTTI_TABLE_BF16_DELTAS : 0);
+	t.flags = (k->snapshots ? TUTTI_TABLE_SNAPSHOTS : 0) | (k->bf16 ? TUTTI_TABLE_BF16_DELTAS : 0) |
+	          (k->average ? TUTTI_TABLE_MEAN : 0);
 	t.servers = k->servers;
 	t.server = k->server;
 	t.workers = k->workers;
 	t.worker = k->worker;
 	t.load = k->load;
-	return tutti_table_open(group, name, &t, &c->table);
+	return name_center(tutti_table_open(group, name, &t, &c->table));
 }
 
 struct opening {
@@ -248,7 +189,7 @@ struct opening {
 
 static int prepare(tutti_center *c, const struct opening *o)
 {
-	int err = check_config(&c->config, o->name);
+	int err = tt_center_check(&c->config, o->name);
 
 	if (err || (err = take_params(c, o->name, o->params, o->n)) || (err = list_workers(c, o->group)))
 		return err;
@@ -301,50 +242,14 @@ static int together(const struct opening *o, int mine)
 	               strerror(-worst));
 }
 
-struct opened { /* what must be the same on all ranks, and the table does not know */
-	uint64_t model;
-	double kind, average, bf16, in_rounds, tau;
-};
-
-static int compare_rank(const struct opening *o, int i, const struct opened *theirs, const struct opened *mine)
-{
-	char what[200];
-	int err;
-
-	snprintf(what, sizeof what, "center \"%.160s\"", o->name);
-	if ((err = tt_schedule_compare_models(o->group, i, what, theirs->model, mine->model)) ||
-	    (err = tt_schedule_compare(o->group, i, what, "kind", theirs->kind, mine->kind)) ||
-	    (err = tt_schedule_compare(o->group, i, what, "average", theirs->average, mine->average)) ||
-	    (err = tt_schedule_compare(o->group, i, what, "bf16", theirs->bf16, mine->bf16)))
-		return err;
-	return mine->in_rounds == 0 || theirs->in_rounds == 0 ? 0 :
-	       tt_schedule_compare(o->group, i, what, "tau", theirs->tau, mine->tau);
-}
-
-static int compare_openings(const tutti_center *c, const struct opening *o)
-{
-	const tutti_center_config *k = &c->config;
-	const struct opened mine = { c->model.hash, k->kind, k->average != 0, k->bf16 != 0,
-		k->consistency.mode == TUTTI_BSP, k->tau }, *theirs;
-	void *all;
-	int err = o->alone ? 0 : tt_schedule_gather(o->group, &mine, sizeof mine, &all, "center open");
-
-	if (err || o->alone)
-		return err;
-	theirs = all;
-	for (int i = 0; !err && i < o->group->n; i++)
-		err = compare_rank(o, i, &theirs[i], &mine);
-	free(all);
-	return err;
-}
-
 /* Nobody waits for a table that another rank will not open; the center has its values before anybody takes them, and
  * nobody moves it before all have done so. */
 static int begin(tutti_center *c, const struct opening *o)
 {
 	int err = together(o, prepare(c, o));
 
-	if (err || (err = compare_openings(c, o)) || (err = together(o, make_center(c, o))))
+	if (err || (!o->alone && (err = tt_center_compare(o->group, o->name, &c->config, c->model.hash))) ||
+	    (err = together(o, make_center(c, o))))
 		return err;
 	return together(o, take_center(c));
 }
@@ -382,7 +287,7 @@ static int open_center(tutti *group, const char *name, const tutti_tensor *param
 	int err;
 
 	if (!c)
-		return tt_fail(-ENOMEM, "center \"%.160s\": no memory", name);
+		return together(&o, tt_fail(-ENOMEM, "center \"%.160s\": no memory", name));
 	c->config = *config;
 	c->now = (tutti_center_schedule){ .tau = config->tau, .alpha = config->updater.defaults.alpha,
 		.learning_rate = config->updater.defaults.learning_rate,
@@ -436,14 +341,39 @@ static int leave(tutti_center *c, int err)
 	return err;
 }
 
+/* An exchange of deltas has failed. If the servers may have something of its push, a second push of that would count
+ * twice: the next exchange takes the center alone, and what x has moved since the push counts in the one after. copy: x
+ * when the push began; NULL: params. */
+static void note_failure(tutti_center *c, char **copy)
+{
+	if (c->config.kind != TUTTI_CENTER_DELTA || tt_table_pushes(c->table) == c->pushes)
+		return;
+	c->owes = true;
+	if (copy) {
+		char *x = *copy;
+		*copy = c->old;
+		c->old = x;
+	} else {
+		pack(c, c->old);
+	}
+}
+
 /* Not while an exchange that was started runs, or is not applied. */
+static int check_idle(tutti_center *c)
+{
+	bool started = c->whole.started;
+	int err = tt_composite_idle(&c->whole, "center");
+
+	if (!err && started)
+		note_failure(c, &c->copy);
+	return err;
+}
+
 static int enter(tutti_center *c)
 {
 	int err = c ? tt_users_enter(c->job, &c->handle.users) : tt_refuse_job(NULL);
 
-	if (!err && (err = tt_composite_idle(&c->whole, "center")))
-		leave(c, err);
-	return err;
+	return !err && (err = check_idle(c)) ? leave(c, err) : err;
 }
 
 /* How many workers are there, as far as is known. */
@@ -460,7 +390,6 @@ static int count_workers(const tutti_center *c)
 
 static tutti_update options_of(tutti_center *c)
 {
-	const tutti_update *given = &c->config.updater.defaults;
 	tutti_update o = tutti_update_defaults();
 
 	o.alpha = c->now.alpha;
@@ -469,8 +398,6 @@ static tutti_update options_of(tutti_center *c)
 	if (c->config.kind == TUTTI_CENTER_ELASTIC && isnan(o.alpha))
 		o.alpha = tutti_elastic_alpha(count_workers(c));
 	c->alpha = isnan(o.alpha) ? 0.5 : o.alpha; /* ELASTIC's own */
-	if (c->config.average)
-		o.scale = (isnan(given->scale) ? 1 : given->scale) / count_workers(c);
 	return o;
 }
 
@@ -528,19 +455,52 @@ static double distance(const tutti_center *c)
 	return sqrt(square) / (moved ? c->alpha : 1);
 }
 
+/* The params become the center, and what they have moved since `from`, which is lost. */
+static void follow(tutti_center *c, char *from)
+{
+	EACH_PIECE(c, p) {
+		char *moved = from + p->at;
+		tt_blend(moved, 1, p->data, -1, moved, p->count, c->type);
+		tt_blend(p->data, 1, c->given + p->at, 1, moved, p->count, c->type);
+	}
+	swap_old(c);
+}
+
+static int push_pull(tutti_center *c, tutti_average_result *result)
+{
+	const tutti_update options = options_of(c);
+	int err;
+
+	c->pushes = tt_table_pushes(c->table);
+	if ((err = tutti_table_push_pull(c->table, to_push(c), &options, c->given, NULL))) {
+		note_failure(c, NULL);
+		return err;
+	}
+	if (result)
+		*result = (tutti_average_result){ .distance = distance(c) };
+	take(c);
+	return 0;
+}
+
+/* Ends an exchange whose push has gone out. */
+static int pull_owed(tutti_center *c, tutti_average_result *result)
+{
+	int err = tutti_table_pull(c->table, c->given, NULL);
+
+	if (err)
+		return err;
+	if (result)
+		*result = (tutti_average_result){ .distance = distance(c) };
+	follow(c, c->old);
+	c->owes = false;
+	return 0;
+}
+
 int tutti_center_exchange(tutti_center *c, tutti_average_result *result)
 {
 	int err = enter(c);
 
-	if (err)
-		return err;
-	const tutti_update options = options_of(c);
-	if (!(err = tutti_table_push_pull(c->table, to_push(c), &options, c->given, NULL))) {
-		if (result)
-			*result = (tutti_average_result){ .distance = distance(c) };
-		take(c);
-	}
-	return leave(c, err);
+	return err ? err : leave(c, c->owes ? pull_owed(c, result) : push_pull(c, result));
 }
 
 /* ---- started exchanges ----
@@ -565,6 +525,9 @@ static int begin_exchange(tutti_center *c)
 	const void *push = c->given;
 	int err = 0;
 
+	c->pushes = tt_table_pushes(c->table);
+	if (c->owes)
+		return tutti_table_pull(c->table, c->given, &c->part);
 	if (c->config.kind == TUTTI_CENTER_DELTA && !(err = make_copy(c)))
 		push = to_push(c);
 	else if (!err)
@@ -596,35 +559,28 @@ int tutti_center_exchange_start(tutti_center *c, tutti_op *op)
 	return leave(c, err);
 }
 
-/* What x has moved since the start is in x, and not in the center. */
-static void follow(tutti_center *c)
-{
-	EACH_PIECE(c, p) {
-		char *moved = c->copy + p->at;
-		tt_blend(moved, 1, p->data, -1, moved, p->count, c->type);
-		tt_blend(p->data, 1, c->given + p->at, 1, moved, p->count, c->type);
-	}
-	swap_old(c);
-}
-
 static double distance_then(const tutti_center *c)
 {
-	return c->copy && c->config.kind == TUTTI_CENTER_DELTA ?
+	return c->config.kind == TUTTI_CENTER_DELTA && !c->owes ?
 	       sqrt(tt_square_distance(c->copy, c->given, c->count, c->type)) : distance(c);
 }
 
 static int apply(tutti_center *c, tutti_average_result *result)
 {
-	int err;
+	bool started = c->whole.started;
+	int err = tt_composite_take(&c->whole, "tutti_center_exchange_apply");
 
-	if ((err = tt_composite_take(&c->whole, "tutti_center_exchange_apply")))
+	if (err && started && err != -EINPROGRESS)
+		note_failure(c, &c->copy);
+	if (err)
 		return err;
 	if (result)
 		*result = (tutti_average_result){ .distance = distance_then(c) };
 	if (c->config.kind == TUTTI_CENTER_DELTA)
-		follow(c);
+		follow(c, c->owes ? c->old : c->copy);
 	else
 		take(c);
+	c->owes = false;
 	c->phase = 0;
 	return 0;
 }
@@ -657,9 +613,10 @@ int tutti_center_step(tutti_center *c, tutti_average_result *result)
 static int check_schedule(const tutti_center *c, const tutti_center_schedule *s)
 {
 	tutti_update o = tutti_update_defaults();
+	int err = tt_center_check_schedule(&c->config, "center set", s->tau, s->alpha);
 
-	if (s->tau < 1)
-		return tt_fail(-EINVAL, "center set: tau is %d, and must be from 1 up", s->tau);
+	if (err)
+		return err;
 	o.alpha = s->alpha;
 	o.learning_rate = s->learning_rate;
 	o.momentum = s->momentum;
@@ -747,8 +704,10 @@ int tutti_center_pull(tutti_center *c)
 
 	if (err)
 		return err;
-	if (!(err = tutti_table_pull(c->table, c->given, NULL)))
+	if (!(err = tutti_table_pull(c->table, c->given, NULL))) {
 		set_params(c);
+		c->owes = false;
+	}
 	return leave(c, err);
 }
 
@@ -839,4 +798,61 @@ int tutti_center_move(tutti_center *c, const tutti_tensor *gradient, double rate
 		v += g->count * width_of(c);
 	}
 	return err;
+}
+
+/* ---- the worker's state in a file ---- */
+
+static const char state_of[] = "a center's worker";
+
+static int list_state(const tutti_center *c, struct tt_held *list, uint64_t *phase)
+{
+	int n = 0;
+
+	list[n++] = tt_held_numbers("steps", phase, 1);
+	if (c->old)
+		list[n++] = tt_held_tensor("old", -1, &(tutti_tensor){ c->old, c->count, c->type });
+	if (c->velocity)
+		list[n++] = tt_held_tensor("velocity", -1, &(tutti_tensor){ c->velocity, c->count, c->type });
+	return n;
+}
+
+static int save_state(const tutti_center *c, const char *path)
+{
+	uint64_t phase = (uint64_t)c->phase;
+	struct tt_held list[3];
+
+	if (c->owes)
+		return tt_fail(-EINVAL, "tutti_center_save: an exchange has failed: make it again first");
+	return tt_state_save(state_of, path, list, list_state(c, list, &phase));
+}
+
+int tutti_center_save(tutti_center *c, const char *path)
+{
+	int err = tt_given(path, "tutti_center_save: path");
+
+	if (err || (err = enter(c)))
+		return err;
+	return leave(c, save_state(c, path));
+}
+
+static int load_state(tutti_center *c, const char *path)
+{
+	uint64_t phase;
+	struct tt_held list[3];
+	int err = tt_state_load(state_of, path, list, list_state(c, list, &phase));
+
+	if (err)
+		return err;
+	c->phase = (int)tt_min(phase, INT_MAX / 2);
+	c->owes = false;
+	return 0;
+}
+
+int tutti_center_load(tutti_center *c, const char *path)
+{
+	int err = tt_given(path, "tutti_center_load: path");
+
+	if (err || (err = enter(c)))
+		return err;
+	return leave(c, load_state(c, path));
 }

@@ -32,6 +32,14 @@ int tt_schedule_compare(tutti *group, int i, const char *what, const char *membe
 	               theirs, tt_member_label(tt_group_member(group, i)).text, mine);
 }
 
+int tt_schedule_compare_words(tutti *group, int i, const char *what, const char *member, const char *theirs,
+                              const char *mine)
+{
+	return !strcmp(theirs, mine) ? 0 :
+	       tt_fail(-EINVAL, "%s: %s is %s on %s, and %s on this rank: it must be the same on all", what, member,
+	               theirs, tt_member_label(tt_group_member(group, i)).text, mine);
+}
+
 int tt_schedule_compare_models(tutti *group, int i, const char *what, uint64_t theirs, uint64_t mine)
 {
 	return theirs == mine ? 0 : tt_fail(-EINVAL, "%s: %s has tensors of other counts or types than this rank", what,

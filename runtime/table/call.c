@@ -938,6 +938,17 @@ int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 	return tt_operation_return(r, !op);
 }
 
+uint64_t tt_table_pushes(const struct tutti_table *t)
+{
+	uint64_t n = 0;
+
+	tt_lock(t->job);
+	for (int i = 0; i < t->servers; i++)
+		n += t->source[i].pushed;
+	tt_unlock(t->job);
+	return n;
+}
+
 int tt_call_may_push(const struct tutti_table *t, const char *what)
 {
 	if (t->finished)

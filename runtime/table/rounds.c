@@ -13,7 +13,8 @@ struct tt_rounds {
 	tutti_consistency as;
 	uint64_t clock;
 	int behind;                 /* live workers that hold the clock back: pushed <= clock */
-	int summed;                 /* BSP: complete pushes of the open round, also of workers that have left */
+	int summed;                 /* BSP: complete pushes of the open round, also of workers that have left; ... */
+	int closed;                 /* ... and of the round before */
 	struct tt_rounds_counts counts;
 	int room;
 	struct worker *of;
@@ -80,6 +81,7 @@ static bool move_clock(struct tt_rounds *r)
 	bool ssp = r->as.mode == TUTTI_SSP, may = ssp ? r->counts.live && !r->behind : is_full(r) && !r->counts.pushing;
 
 	if (may) {
+		r->closed = r->summed;
 		r->summed = 0;
 		set_clock(r, ssp ? slowest(r, 0) : r->clock + 1);
 	}
@@ -256,6 +258,7 @@ bool tt_rounds_catch_up(struct tt_rounds *r, uint64_t clock)
 	if (!tt_rounds_is_left(r) || clock <= r->clock)
 		return false;
 	r->clock = clock;
+	r->closed = 0;
 	return true;
 }
 
@@ -276,12 +279,14 @@ int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t 
 	for (int i = 0; i < r->room; i++)
 		r->of[i].pushed = *clock;
 	r->as = *to;
+	r->closed = r->summed;
 	r->summed = 0;
 	set_clock(r, *clock);
 	return 0;
 }
 
 uint64_t tt_rounds_clock(const struct tt_rounds *r) { return r->clock; }
+int tt_rounds_summed(const struct tt_rounds *r) { return r->closed; }
 
 int tt_rounds_slowest(const struct tt_rounds *r)
 {

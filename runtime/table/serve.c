@@ -240,6 +240,27 @@ void tt_table_end_given_up(struct tutti_table *t, int worker)
 		end(t, p, worker);
 }
 
+tutti_update tt_table_share(const struct tutti_table *t, const tutti_update *options, int n)
+{
+	tutti_update share = options ? *options : tutti_update_defaults();
+	double scale = isnan(share.scale) ? t->updater.defaults.scale : share.scale;
+
+	share.scale = (isnan(scale) ? 1 : scale) / n;
+	return share;
+}
+
+/* Without rounds. */
+static int begin_alone(struct tutti_table *t, struct tt_pusher *p, int worker, const tutti_update *options)
+{
+	tutti_update share;
+
+	if (t->flags & TUTTI_TABLE_MEAN) {
+		share = tt_table_share(t, options, tt_rounds_counts(t->shard.rounds).live);
+		options = &share;
+	}
+	return tt_updater_begin(t->shard.updater, worker, options, &p->push);
+}
+
 static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigned flags, const tutti_update *options)
 {
 	int err;
@@ -267,7 +288,7 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	if (tt_shard_in_rounds(t))
 		return tt_version_begin(t, options, &p->push);
 	err = tt_table_know(t, options && options->worker >= 0 ? options->worker : worker);
-	return err ? err : tt_updater_begin(t->shard.updater, worker, options, &p->push);
+	return err ? err : begin_alone(t, p, worker, options);
 }
 
 int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options,

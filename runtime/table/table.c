@@ -61,7 +61,7 @@ static int check_flags(const char *name, const tutti_table_config *c)
 {
 	const unsigned of_rows = TUTTI_TABLE_SNAPSHOTS | TUTTI_TABLE_FRESH | TUTTI_TABLE_CUT_MULTIVERSO;
 	const unsigned all = of_rows | TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH_OWN | TUTTI_TABLE_FILTER |
-	                     TUTTI_TABLE_BF16_DELTAS;
+	                     TUTTI_TABLE_BF16_DELTAS | TUTTI_TABLE_MEAN;
 
 	if (c->flags & ~all)
 		return tt_fail(-EINVAL, "table \"%s\": there are no flags %#x", name, c->flags & ~all);
@@ -76,6 +76,9 @@ static int check_flags(const char *name, const tutti_table_config *c)
 	     takes_values(c->updater.rule)))
 		return tt_fail(-EINVAL, "table \"%s\": TUTTI_TABLE_BF16_DELTAS is for rows of f32, without "
 		               "TUTTI_TABLE_FILTER, and rules that take deltas, not values", name);
+	if (c->flags & TUTTI_TABLE_MEAN && (!tt_type_is_float(c->type) || takes_values(c->updater.rule)))
+		return tt_fail(-EINVAL, "table \"%s\": TUTTI_TABLE_MEAN is for floats, and for rules that take deltas, "
+		               "not values", name);
 	return check_clip(name, c);
 }
 

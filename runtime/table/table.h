@@ -14,4 +14,8 @@ extern const struct tt_module tt_table_module;
 /* Applies a push's rule to elements first .. first + count, of `width` bytes each. The pool's threads help. */
 void tt_table_spread(struct tt_pool *, const struct tt_push *, size_t width, size_t first, size_t count,
                      const struct tt_piece *);
+
+/* How often this rank has pushed, summed up over the servers that know of the push or may do so: a push that has failed
+ * and left this number as it was has changed nothing anywhere. Without the lock. */
+uint64_t tt_table_pushes(const struct tutti_table *);
 #endif

@@ -431,6 +431,8 @@ void tt_table_withdraw(struct tutti_table *, int rank, int err); /* the worker's
 int tt_table_serve(struct tutti_table *);      /* makes this rank's shard. Without the lock */
 void tt_table_unserve(struct tutti_table *);
 int tt_table_expect(struct tutti_table *);     /* counts the table's workers, before anybody pushes */
+/* The options with the n-th part of the scale. */
+tutti_update tt_table_share(const struct tutti_table *, const tutti_update *, int n);
 int tt_table_admit(struct tutti_table *, int rank, uint64_t *pushed); /* a rank joins: its pushes count from there */
 void tt_table_resume(struct tutti_table *, int rank, uint64_t pushed); /* ... or from there, as at another server */
 void tt_table_dismiss(struct tutti_table *, int rank); /* this rank no longer blocks others */

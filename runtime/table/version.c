@@ -422,9 +422,14 @@ void tt_version_round(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 	struct tt_next *n = &s->next;
 
-	tt_updater_begin(s->updater, 0, n->opened ? &n->options : NULL, &n->push);
+	int pushes = t->flags & TUTTI_TABLE_MEAN ? (int)tt_max((size_t)tt_rounds_summed(s->rounds), 1) : 1;
+	tutti_update options = n->opened ? n->options : tutti_update_defaults();
+
+	if (t->flags & TUTTI_TABLE_MEAN)
+		options = tt_table_share(t, &options, pushes);
+	tt_updater_begin(s->updater, 0, &options, &n->push);
 	if (t->updater.rule != TUTTI_UPDATE_OWN)
-		n->push.factors.scale = 1; /* the sum has it already */
+		n->push.factors.scale = 1.0 / pushes; /* the sum has the scale already */
 	start(t);
 }
 

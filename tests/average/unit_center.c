@@ -56,6 +56,72 @@ static bool all_are(const double *v, size_t n, double x)
 	return true;
 }
 
+/* ---- a job that ends and is started again goes on with the same bits ---- */
+
+enum { GO = 20, HALF = 10, WIDE = 3000, GOERS = 2 };
+static char going_folder[64];
+static double at_half[GOERS][WIDE], at_end[GOERS][WIDE];
+
+/* DiLoCo, whose workers take steps with momentum. */
+static tutti_center *open_going(tutti *job, double *x)
+{
+	return open_flat(job, x, WIDE, WITH(tutti_center_outer(4, 0.5, 0.25), it.momentum = 0.5));
+}
+
+static void take_steps(tutti_center *c, int me, int from, int to)
+{
+	static _Thread_local double gradient[WIDE];
+	const tutti_tensor list = { gradient, WIDE, TUTTI_F64 };
+
+	for (int step = from; step < to; step++) {
+		for (int i = 0; i < WIDE; i++)
+			gradient[i] = (me + 1) * 0.37 / (step + i % 11 + 1);
+		CHECK(tutti_center_move(c, &list, 0.1) == 0 && tutti_center_step(c, NULL) == (step % 4 == 3));
+	}
+}
+
+static void go(tutti *job, bool again)
+{
+	int me = tutti_rank(job);
+	double x[WIDE];
+	char path[100];
+
+	snprintf(path, sizeof path, "%s/worker-%d.safetensors", going_folder, me);
+	fill(x, WIDE, 1 + me);
+	tutti_center *c = open_going(job, x);
+	if (again) {
+		CHECK(me || tutti_table_load(tutti_center_table(c), going_folder) == 0);
+		meet(job);
+		memcpy(x, at_half[me], sizeof x);
+		CHECK(tutti_center_load(c, path) == 0);
+	} else {
+		take_steps(c, me, 0, HALF);
+		meet(job);
+		CHECK(me || tutti_table_save(tutti_center_table(c), going_folder) == 0);
+		CHECK(tutti_center_save(c, path) == 0 && tutti_center_save(c, NULL) == -EINVAL);
+		memcpy(at_half[me], x, sizeof x);
+	}
+	meet(job);
+	take_steps(c, me, HALF, GO);
+	if (!again)
+		memcpy(at_end[me], x, sizeof x);
+	CHECK(!memcmp(at_end[me], x, sizeof x));
+	close_center(job, c);
+}
+
+static void go_whole(tutti *job) { go(job, false); }
+static void go_again(tutti *job) { go(job, true); }
+
+static void test_goes_on(void)
+{
+	strcpy(going_folder, "/tmp/tutti-unit-center-XXXXXX");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(going_folder));
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = GOERS, .wire = "sim", .program = go_whole }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = GOERS, .wire = "sim", .program = go_again }), 0);
+	clear_folder(going_folder);
+	rmdir(going_folder);
+}
+
 /* ---- lists of tensors, in each type ---- */
 
 enum { LONG = 70001, SHORT = 3, TENSORS = 5 };
@@ -230,13 +296,58 @@ static void program_rounds(tutti *job)
 			x[1] += (me + 1.0) / STEPS;
 			CHECK(tutti_center_step(c, NULL) == (step == STEPS - 1));
 		}
-		if (round == ROUNDS - 1 && n > 1) /* of those that pushed: it is divided by those that are there */
-			mean = -(n - 1) / 2.0;
+		if (round == ROUNDS - 1 && n > 1) /* of those that pushed */
+			mean = -n / 2.0;
 		m = keep * m + mean;
 		center -= rate * (mean + keep * m);
 		CHECK(fabs(x[0] - center) < 1e-12 && x[0] == x[1]);
 	}
 	close_center(job, c);
+}
+
+/* Two of three workers make a round. */
+static void program_backup(tutti *job)
+{
+	double x = 0;
+	int me = tutti_rank(job);
+	tutti_center *c = open_flat(job, &x, 1, WITH(tutti_center_downpour(1, 1), it.consistency.backup = 1));
+
+	if (me < 2) {
+		x += me + 1;
+		CHECK(tutti_center_step(c, NULL) == 1 && x == 1.5);
+	}
+	close_center(job, c);
+}
+
+/* Without rounds: a part for each worker. OWN's function gets the scale. */
+static void half(const tutti_update_piece *p)
+{
+	*(double *)p->to = *(const double *)p->w + p->options->scale * *(const double *)p->d;
+}
+
+static void program_mean(tutti *job)
+{
+	double x = 0;
+	int n = tutti_size(job);
+	tutti_center_config own = WITH(tutti_center_asgd(1), it.average = 1, it.updater = tutti_own(half, NULL, 0));
+	tutti_table_config t = WITH(tutti_table_rows(TUTTI_I32, 1, 1, tutti_accumulate()), it.flags = TUTTI_TABLE_MEAN);
+	tutti_table *table;
+	tutti_center *c = open_flat(job, &x, 1, WITH(tutti_center_asgd(1), it.average = 1));
+
+	x = n;
+	CHECK(tutti_rank(job) || (tutti_center_step(c, NULL) == 1 && x == 1));
+	close_center(job, c);
+	for (int rounds = 0; rounds < 2; rounds++) {
+		own.consistency.mode = rounds ? TUTTI_BSP : TUTTI_ASYNC;
+		x = 0;
+		c = open_flat(job, &x, 1, own);
+		x = n;
+		CHECK((!rounds && tutti_rank(job)) || (tutti_center_step(c, NULL) == 1 && x == (rounds ? n : 1)));
+		close_center(job, c);
+	}
+	CHECK(tutti_table_open(job, "whole", &t, &table) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_MEAN"));
+	t = WITH(tutti_table_f32(1, tutti_assign()), it.flags = TUTTI_TABLE_MEAN);
+	CHECK(tutti_table_open(job, "whole", &t, &table) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_MEAN"));
 }
 
 static void program_defaults(tutti *job)
@@ -446,8 +557,83 @@ static void test_schedules(void)
 static void test_rounds(void)
 {
 	on_wires(program_rounds, (const int[]){ 1, 2, 4, 0 });
+	on_wires(program_backup, (const int[]){ 3, 0 });
+	on_wires(program_mean, (const int[]){ 1, 2, 0 });
 	on_wires(program_defaults, (const int[]){ 1, 3, 0 });
 }
+
+/* ---- an exchange of deltas that fails is made again: no delta counts twice ---- */
+
+/* In rounds: rank 0 comes to the round in time, and gives up waiting for the others. */
+static void program_again(tutti *job)
+{
+	int me = tutti_rank(job), n = tutti_size(job), err;
+	double x = 0, mean = (n + 1) / 2.0;
+
+	CHECK(tutti_group_timeout(job, 300) == 0);
+	tutti_center *c = open_flat(job, &x, 1, tutti_center_downpour(2, 1));
+	CHECK(tutti_group_timeout(job, 30000) == 0);
+	meet(job);
+	x = me + 1;
+	CHECK(tutti_center_step(c, NULL) == 0);
+	if (me) {
+		pass_time(1000 * TT_MS);
+		CHECK(tutti_center_step(c, NULL) == 1 && x == mean);
+	} else {
+		CHECK(tutti_center_step(c, NULL) == -ETIMEDOUT && x == 1);
+		x += 10;
+		while ((err = tutti_center_step(c, NULL)) == -ETIMEDOUT)
+			;
+		CHECK(err == 1 && x == mean + 10);
+	}
+	meet(job);
+	CHECK(tutti_center_step(c, NULL) == 0 && tutti_center_step(c, NULL) == 1);
+	CHECK(fabs(x - (mean + 10.0 / n)) < 1e-12);
+	close_center(job, c);
+}
+
+enum { PUSHED = 20 };
+
+/* Started exchanges are cancelled at any moment. What was sent of a delta counts once, what was not is lost. */
+static void program_cancelled(tutti *job)
+{
+	enum { N = 40000 };
+	static const int server = 0;
+	double *x = calloc(N, sizeof *x);
+	tutti_center *c = open_flat(job, x, N, WITH(tutti_center_asgd(1), it.servers = 1, it.server = &server));
+
+	for (int i = 0; tutti_rank(job) && i < PUSHED; i++) {
+		tutti_op op = { 0 };
+		for (size_t k = 0; k < N; k++)
+			x[k]++;
+		CHECK(tutti_center_exchange_start(c, &op) == 0);
+		pass_time(tt_sim_chance(2 * TT_MS));
+		CHECK(tutti_cancel(&op) == 0);
+		int err = i % 2 ? tutti_center_exchange_apply(c, NULL) : tutti_center_exchange(c, NULL);
+		CHECK(err == 0 || err == -ECANCELED || (err == -EALREADY && tutti_center_exchange_apply(c, NULL) == 0));
+	}
+	if (tutti_rank(job)) {
+		CHECK(tutti_center_exchange(c, NULL) == 0 && tutti_center_exchange(c, NULL) == 0);
+		CHECK(tutti_center_pull(c) == 0);
+		for (size_t k = 0; k < N; k++)
+			CHECK(x[k] <= PUSHED);
+	}
+	close_center(job, c);
+	free(x);
+}
+
+static void test_again(void)
+{
+	static const int sizes[] = { 2, 3 };
+
+	for (uint64_t seed = 0; seed < DEATHS; seed++) {
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = sizes[seed % 2], .wire = "sim", .seed = seed,
+		                                          .program = program_again }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .seed = seed,
+		                                          .program = program_cancelled }), 0);
+	}
+}
+
 
 /* ---- deltas in bf16 ---- */
 
@@ -705,19 +891,32 @@ static void refuse_list(tutti *job, const tutti_tensor *list, int n, int err)
 static void refuse_differences(tutti *job)
 {
 	bool other = tutti_rank(job) == 1;
+	const int server = other;
 	double x[6] = { 0 };
 	const tutti_tensor list[] = { { x, other ? 4 : 2, TUTTI_F64 }, { x, other ? 2 : 4, TUTTI_F64 } };
 
 	refuse_list(job, list, 2, -EINVAL);
 	CHECK(strstr(tutti_why(), "tensors of other counts"));
 	refuse(job, tutti_center_downpour(1, other), other ? "average is 0 on rank 0" : "average is 1 on rank 1");
-	refuse(job, other ? tutti_center_own(1, tutti_accumulate(), NULL, NULL) : tutti_center_asgd(1), "kind is");
+	refuse(job, other ? tutti_center_own(1, tutti_accumulate(), NULL, NULL) : tutti_center_asgd(1),
+	       other ? "kind is delta on rank 0" : "kind is own on rank 1");
+	refuse(job, tutti_center_outer(1, other ? 0.5 : 0.25, NAN), other ? "learning_rate is 0.25 on rank 0" :
+	                                                                   "learning_rate is 0.5 on rank 1");
+	refuse(job, other ? tutti_center_downpour(1, 0) : tutti_center_asgd(1),
+	       other ? "consistency.mode is ASYNC on rank 0" : "consistency.mode is BSP on rank 1");
+	refuse(job, WITH(tutti_center_downpour(1, 0), it.consistency.backup = other),
+	       other ? "consistency.backup is 0 on rank 0" : "consistency.backup is 1 on rank 1");
+	refuse(job, WITH(tutti_center_asgd(1), it.updater = other ? tutti_sgd(1) : tutti_accumulate()),
+	       other ? "rule is add on rank 0" : "rule is sgd on rank 1");
+	refuse(job, WITH(tutti_center_asgd(1), it.servers = 1, it.server = &server), "as servers than this");
+	CHECK(strstr(tutti_why(), "center \"model\""));
 	refuse(job, tutti_center_outer(1 + other, NAN, NAN), other ? "tau is 1 on rank 0" : "tau is 2 on rank 1");
 }
 
 static void program_refused(tutti *job)
 {
 	tutti_center_config config = tutti_center_asgd(1);
+	const int none_such = -1;
 	double x = 0;
 	float f = 0;
 	int32_t i = 0;
@@ -726,7 +925,9 @@ static void program_refused(tutti *job)
 	tutti_center *c = NULL;
 
 	refuse(job, tutti_center_easgd(0, 0.5), "tau");
-	refuse(job, tutti_center_easgd(1, -1), "alpha");
+	refuse(job, tutti_center_easgd(1, -1), "alpha is -1, and must be");
+	refuse(job, tutti_center_easgd(10, 2), "alpha is 2, and must be above 0 and at most 1");
+	refuse(job, WITH(tutti_center_asgd(1), it.servers = 1, it.server = &none_such), "center \"model\": server 0");
 	refuse(job, WITH(tutti_center_easgd(1, 0.5), it.consistency.mode = TUTTI_BSP), "asynchronous");
 	refuse(job, WITH(tutti_center_easgd(1, 0.5), it.updater = tutti_sgd(1)), "rule");
 	refuse(job, WITH(tutti_center_asgd(1), it.updater = tutti_elastic(1)), "rule");
@@ -943,6 +1144,8 @@ static CU_TestInfo tests[] = {
 	{ "lists of tensors", test_lists },
 	{ "alpha follows the workers", test_auto },
 	{ "rounds", test_rounds },
+	{ "an exchange made again", test_again },
+	{ "a job that goes on", test_goes_on },
 	{ "schedules", test_schedules },
 	{ "started exchanges", test_started },
 	{ "deltas in bf16", test_bf16 },

@@ -15,7 +15,7 @@ local Table = handle.class('Table')
 
 local FLAGS = { snapshots = lib.TUTTI_TABLE_SNAPSHOTS, fresh = lib.TUTTI_TABLE_FRESH,
                 fresh_own = lib.TUTTI_TABLE_FRESH_OWN, filter = lib.TUTTI_TABLE_FILTER, keys = lib.TUTTI_TABLE_KEYS,
-                cut_multiverso = lib.TUTTI_TABLE_CUT_MULTIVERSO }
+                cut_multiverso = lib.TUTTI_TABLE_CUT_MULTIVERSO, mean = lib.TUTTI_TABLE_MEAN }
 local MODES = { async = lib.TUTTI_ASYNC, ssp = lib.TUTTI_SSP, bsp = lib.TUTTI_BSP }
 
 -- A tutti_consistency of "async", "bsp" or a table: { mode = "ssp", staleness = 2 }, { mode = "bsp", backup = 1 }.
@@ -65,7 +65,7 @@ end
 -- Opens a table under a name, on all of its ranks, with the same options: type ("float"), rows, row (elements of a row,
 -- 1), rule ("add", or { rule = "sgd", learning_rate = 0.1 }), consistency ("async", "bsp", { mode = "ssp", staleness =
 -- 1 }), servers and workers (ranks), init, load, clip, publish_pushes, publish_ms; keys, snapshots, fresh, fresh_own,
--- filter and cut_multiverso = true.
+-- filter, cut_multiverso and mean = true.
 function Table.open(group, name, options)
    local config, hold = config_of(options or {})
    return described(handle.open(Table, 'tutti_table', { hold, group }, group.c, name, config))

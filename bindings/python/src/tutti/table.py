@@ -18,7 +18,8 @@ Shape = Union[int, Sequence[int]]
 _MODES = {"async": lib.TUTTI_ASYNC, "ssp": lib.TUTTI_SSP, "bsp": lib.TUTTI_BSP}
 _FLAGS = {"snapshots": lib.TUTTI_TABLE_SNAPSHOTS, "fresh": lib.TUTTI_TABLE_FRESH,
           "fresh_own": lib.TUTTI_TABLE_FRESH_OWN, "filter": lib.TUTTI_TABLE_FILTER,
-          "cut_multiverso": lib.TUTTI_TABLE_CUT_MULTIVERSO, "bf16_deltas": lib.TUTTI_TABLE_BF16_DELTAS}
+          "cut_multiverso": lib.TUTTI_TABLE_CUT_MULTIVERSO, "bf16_deltas": lib.TUTTI_TABLE_BF16_DELTAS,
+          "mean": lib.TUTTI_TABLE_MEAN}
 _NUMBERS = ("uint64", "int64", "format 'Q'", "format 'L'", "format 'q'", "format 'l'")
 
 
@@ -41,6 +42,7 @@ class TableConfig(TypedDict, total=False):
     clip: float
     cut_multiverso: bool
     bf16_deltas: bool
+    mean: bool
 
 
 class Versions(NamedTuple):
@@ -159,6 +161,8 @@ class Table(Handle):
     filter: deltas and values travel without zeros; deltas also without elements up to `clip`.
     cut_multiverso: shards are cut as Multiverso cuts them.
     bf16_deltas: of float32: push and push_pull take deltas of bfloat16.
+    mean: the rule gets the mean of the deltas: in mode "bsp" the sum of a round divided by the round's pushes, in other
+        modes each delta divided by the number of workers.
 
     Blocks until all servers have opened the table. Raises InvalidArgument (another rank has another config), Exists,
     NotOpen (a server has not opened the table in time).
