@@ -922,9 +922,9 @@ typedef struct tutti_average_result {
  * Each rank saves what it holds beside its parameters into a file of its own, and after a restart loads that file and
  * goes on, bit for bit. The program saves the parameters itself. All ranks save at the same step; a restart has as many
  * ranks. The file is safetensors (docs/saves.md), and is replaced when the new one is whole. The functions block as
- * long as the disk takes. path: of the file. -EINVAL: the file has the state of something else, or the call comes at another
- * time than the function says; -ENOENT and others of files; -EBADMSG: the file is damaged; -ENOMEM. A load that fails
- * changes nothing. */
+ * long as the disk takes. path: of the file. -EINVAL: the file has the state of something else, or the call comes at
+ * another time than the function says; -ENOENT and others of files; -EBADMSG: the file is damaged; -ENOMEM. A load that
+ * fails changes nothing. */
 
 /* ---- averaging: all-reduce SGD ----
  *
@@ -1200,7 +1200,7 @@ int tutti_center_ahead(tutti_center *, const tutti_tensor *to);
 int tutti_center_move(tutti_center *, const tutti_tensor *gradient, double learning_rate);
 /* Save and load what a worker has beside its params: `old` of deltas, v of EAMSGD, its steps since the last exchange.
  * tutti_table_save of tutti_center_table saves the center. After a restart ranks open the center, one rank calls
- * tutti_table_load, and behind a barrier each rank sets its params as they were, and loads. The program has the schedule.
+ * tutti_table_load, and behind a barrier each rank sets its params as they were, and loads. Schedules are not saved.
  * -EINVAL: also after an exchange that has failed, until it is made again. */
 int tutti_center_save(tutti_center *, const char *path);
 int tutti_center_load(tutti_center *, const char *path);

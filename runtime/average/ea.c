@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "kernel/kernel.h"
 #include "operation/operation.h"
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,11 +176,12 @@ static int open_ea(tutti *group, const tutti_tensor *params, int n, int tau, dou
                    tutti_ea **out)
 {
 	static const struct tt_handle_kind kind = { .release = release_ea, .noun = "elastic average" };
+	static const struct tutti_ea none;
 	struct tutti_ea *ea = calloc(1, sizeof *ea);
 	int err;
 
 	if (!ea)
-		return tt_fail(-ENOMEM, "tutti_ea_open: no memory");
+		return compare(&none, group, tau, alpha, tt_fail(-ENOMEM, "tutti_ea_open: no memory"));
 	ea->tau = tau;
 	ea->alpha = alpha;
 	ea->flags = flags;
@@ -691,6 +693,80 @@ int tutti_ea_center(tutti_ea *ea, tutti_tensor *list)
 	if (err || (err = tt_given(list, "tutti_ea_center: list")) || (err = enter(ea, "")))
 		return err;
 	return leave(ea, find_center(ea, list));
+}
+
+/* ---- the state in a file: the center, and the counters ---- */
+
+static const char state_of[] = "an elastic average";
+
+/* NULL: no memory. The last array has the counters. */
+static struct tt_held *list_state(struct tutti_ea *ea, uint64_t counters[2])
+{
+	struct tt_held *list = calloc((size_t)ea->model.n + 1, sizeof *list);
+
+	for (int i = 0; list && i < ea->model.n; i++) {
+		const tutti_tensor *t = &ea->model.tensors[i];
+		const tutti_tensor center = { ea->center + ea->model.at[i], t->count, t->type };
+		list[i] = tt_held_tensor("center", i, &center);
+	}
+	if (list)
+		list[ea->model.n] = tt_held_numbers("steps", counters, 2);
+	else
+		tt_fail(-ENOMEM, "no memory for the state of %d tensors", ea->model.n);
+	return list;
+}
+
+static int save_state(struct tutti_ea *ea, const char *path)
+{
+	uint64_t counters[2] = { ea->steps, (uint64_t)ea->phase };
+	struct tt_held *list;
+	int err;
+
+	begin(ea);
+	if ((err = check_step(ea)) || (err = add_sum(ea)))
+		return err;
+	list = list_state(ea, counters);
+	err = list ? tt_state_save(state_of, path, list, ea->model.n + 1) : -ENOMEM;
+	free(list);
+	return err;
+}
+
+int tutti_ea_save(tutti_ea *ea, const char *path)
+{
+	int err = tt_given(path, "tutti_ea_save: path");
+
+	if (err || (err = enter(ea, "tutti_ea_save: ea")))
+		return err;
+	return leave(ea, save_state(ea, path));
+}
+
+static int load_state(struct tutti_ea *ea, const char *path)
+{
+	uint64_t counters[2];
+	struct tt_held *list;
+	int err;
+
+	if (ea->round.err || ea->round.begun || ea->pending)
+		return ea->round.err ? tt_round_end(&ea->round) :
+		       tt_fail(-EINVAL, "tutti_ea_load: an averaging is under way: load before the first step");
+	if (!(list = list_state(ea, counters)))
+		return -ENOMEM;
+	if (!(err = tt_state_load(state_of, path, list, ea->model.n + 1))) {
+		ea->steps = counters[0];
+		ea->phase = (int)tt_min(counters[1], INT_MAX / 2);
+		ea->begun = true;
+	}
+	free(list);
+	return err;
+}
+
+int tutti_ea_load(tutti_ea *ea, const char *path)
+{
+	int err = tt_given(path, "tutti_ea_load: path");
+
+	if (err || (err = enter(ea, "tutti_ea_load: ea")))
+		return err;
+	return leave(ea, load_state(ea, path));
 }
 
 int tutti_ea_regroup(tutti_ea *ea, tutti *group)

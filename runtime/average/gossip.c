@@ -734,3 +734,51 @@ int tutti_gossip_score(tutti_gossip *g, const char *name)
 	leave(g);
 	return score;
 }
+
+/* ---- the state in a file: clock and weight, and what chooses the next peers ---- */
+
+static const char state_of[] = "a gossip";
+enum { HELD = 4 };
+
+static void list_state(struct tutti_gossip *g, struct tt_held list[HELD])
+{
+	list[0] = tt_held_tensor("clock", -1, &(tutti_tensor){ &g->info.clock, 1, TUTTI_F64 });
+	list[1] = tt_held_tensor("weight", -1, &(tutti_tensor){ &g->info.weight, 1, TUTTI_F64 });
+	list[2] = tt_held_numbers("rounds", &g->rounds, 1);
+	list[3] = tt_held_numbers("random", g->random.s, TT_COUNT(g->random.s));
+}
+
+static int use_state(struct tutti_gossip *g, const char *path, bool load)
+{
+	struct tt_held list[HELD];
+	int err = check_idle(g);
+
+	if (!err && load && g->published >= 0)
+		err = tt_fail(-EINVAL, "tutti_gossip_load: this rank has published already: load before that");
+	list_state(g, list);
+	if (err)
+		return err;
+	return load ? tt_state_load(state_of, path, list, HELD) : tt_state_save(state_of, path, list, HELD);
+}
+
+int tutti_gossip_save(tutti_gossip *g, const char *path)
+{
+	int err = tt_given(path, "tutti_gossip_save: path");
+
+	if (err || (err = enter(g)))
+		return err;
+	err = use_state(g, path, false);
+	leave(g);
+	return err;
+}
+
+int tutti_gossip_load(tutti_gossip *g, const char *path)
+{
+	int err = tt_given(path, "tutti_gossip_load: path");
+
+	if (err || (err = enter(g)))
+		return err;
+	err = use_state(g, path, true);
+	leave(g);
+	return err;
+}

@@ -389,6 +389,16 @@ static int spread(struct tutti_gradients *g, const tutti_tensor *params, int n, 
 	return 0;
 }
 
+static int check_between_steps(const struct tutti_gradients *g, const char *call)
+{
+	int err = check_end(g, call);
+
+	if (!err && (memchr(g->ready, true, (size_t)g->model.n) || (g->round.begun && !g->joins)))
+		err = tt_fail(-EINVAL, "%s: gradients of a step are ready; tutti_gradients_sum or _average ends it",
+		              call);
+	return err;
+}
+
 static int synchronize(struct tutti_gradients *g, const tutti_tensor *params, int n)
 {
 	struct tt_model model;
@@ -398,12 +408,8 @@ static int synchronize(struct tutti_gradients *g, const tutti_tensor *params, in
 		return err;
 	tt_model_close(&model); /* it was a list of tensors */
 	if ((err = tt_tensors_host_only("tutti_gradients_synchronize", params, n)) ||
-	    (err = check_end(g, "tutti_gradients_synchronize")))
-		return err;
-	if (memchr(g->ready, true, (size_t)g->model.n) || (g->round.begun && !g->joins))
-		return tt_fail(-EINVAL, "tutti_gradients_synchronize: gradients of a step are ready; "
-		               "tutti_gradients_sum or _average ends it");
-	if ((err = join_others(g)) || (err = choose_winner(g, &winner)))
+	    (err = check_between_steps(g, "tutti_gradients_synchronize")) || (err = join_others(g)) ||
+	    (err = choose_winner(g, &winner)))
 		return err;
 	return spread(g, params, n, winner);
 }
@@ -413,4 +419,57 @@ int tutti_gradients_synchronize(tutti_gradients *g, const tutti_tensor *params, 
 	int err = enter(g, "tutti_gradients_synchronize: gradients");
 
 	return err ? err : leave(g, synchronize(g, params, n));
+}
+
+/* ---- the state in a file: the counter ---- */
+
+static const char state_of[] = "gradients";
+
+static int check_state(const struct tutti_gradients *g, const char *call)
+{
+	int err = check_step(g);
+
+	if (err || (err = check_between_steps(g, call)))
+		return err;
+	return !g->torn ? 0 : tt_fail(-EINVAL, "%s: parameters of another rank came in part: call "
+	                              "tutti_gradients_synchronize first", call);
+}
+
+static int save_state(struct tutti_gradients *g, const char *path)
+{
+	uint64_t steps = (uint64_t)g->steps;
+	const struct tt_held held = tt_held_numbers("steps", &steps, 1);
+	int err = check_state(g, "tutti_gradients_save");
+
+	return err ? err : tt_state_save(state_of, path, &held, 1);
+}
+
+int tutti_gradients_save(tutti_gradients *g, const char *path)
+{
+	int err = tt_given(path, "tutti_gradients_save: path");
+
+	if (err || (err = enter(g, "tutti_gradients_save: gradients")))
+		return err;
+	return leave(g, save_state(g, path));
+}
+
+static int load_state(struct tutti_gradients *g, const char *path)
+{
+	uint64_t steps;
+	const struct tt_held held = tt_held_numbers("steps", &steps, 1);
+	int err = check_state(g, "tutti_gradients_load");
+
+	if (err || (err = tt_state_load(state_of, path, &held, 1)))
+		return err;
+	g->steps = (int64_t)tt_min(steps, INT32_MAX);
+	return 0;
+}
+
+int tutti_gradients_load(tutti_gradients *g, const char *path)
+{
+	int err = tt_given(path, "tutti_gradients_load: path");
+
+	if (err || (err = enter(g, "tutti_gradients_load: gradients")))
+		return err;
+	return leave(g, load_state(g, path));
 }

@@ -1,6 +1,7 @@
 /* unit_gossip.c - gossip: rounds, both ways to hold a model, torn reads, peers that are late, slow, stopped or dead */
 #include "average/gossip.h"
 #include "tests/harness/cunit_main.h"
+#include "tests/harness/folders.h"
 #include "tests/harness/ranks.h"
 #include "tests/harness/with.h"
 #include <math.h>
@@ -1288,6 +1289,70 @@ static void test_names(void)
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "tcp", .program = name_hosts }), 0);
 }
 
+/* ---- a job that ends and is started again goes on: the same peers, clock and weight ---- */
+
+enum { GO = 16, HALF = 8 };
+static char folder[64];
+static struct going {
+	int peer[GO];
+	double clock;
+} going[RANKS];
+
+static void go_rounds(tutti *job, tutti_gossip *g, int from, const char *path)
+{
+	struct going *of = &going[tutti_rank(job)];
+	tutti_gossip_result r;
+	tutti_gossip_info info;
+	int same = 0;
+
+	for (int i = from; i < GO; i++) {
+		if (!from && i == HALF)
+			CHECK(tutti_gossip_save(g, path) == 0 && tutti_gossip_look(g, &info) == 0 &&
+			      (of->clock = info.clock) >= HALF);
+		CHECK(tutti_gossip_publish(g, 1) == 0);
+		meet(job);
+		CHECK(tutti_gossip_mix(g, 1, &r) == 0);
+		CHECK(r.peer < 0 || !from || r.peer == of->peer[i]); /* -1: it had not published yet */
+		same += r.peer >= 0;
+		of->peer[i] = from ? of->peer[i] : r.peer;
+		meet(job);
+	}
+	CHECK(same >= GO - from - 1);
+}
+
+static void go(tutti *job, bool again)
+{
+	int me = tutti_rank(job);
+	double x = me;
+	char path[100];
+	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.seed = 7 + again, it.timeout_ms = 20000);
+	tutti_gossip *g = open_gossip(job, "goes on", &(tutti_tensor){ &x, 1, TUTTI_F64 }, 1, c);
+	tutti_gossip_info info;
+
+	snprintf(path, sizeof path, "%s/gossip-%d.safetensors", folder, me);
+	if (again)
+		CHECK(tutti_gossip_load(g, path) == 0 && tutti_gossip_look(g, &info) == 0 &&
+		      info.clock == going[me].clock && info.weight == 1.0 / RANKS);
+	meet(job);
+	go_rounds(job, g, again ? HALF : 0, path);
+	CHECK(tutti_gossip_load(g, path) == -EINVAL && strstr(tutti_why(), "published already"));
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void go_whole(tutti *job) { go(job, false); }
+static void go_again(tutti *job) { go(job, true); }
+
+static void test_goes_on(void)
+{
+	strcpy(folder, "/tmp/tutti-unit-gossip-XXXXXX");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .program = go_whole }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .program = go_again }), 0);
+	clear_folder(folder);
+	rmdir(folder);
+}
+
 static CU_TestInfo tests[] = {
 	{ "pairs", test_pairs },
 	{ "a model that is fetched", test_fetch },
@@ -1314,6 +1379,7 @@ static CU_TestInfo tests[] = {
 	{ "a node of the list comes late", test_late_node },
 	{ "lists of nodes that differ", test_own_lists },
 	{ "peers by name", test_names },
+	{ "a job that goes on", test_goes_on },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "gossip", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };

@@ -4,6 +4,7 @@
 #include "average/average_private.h"
 #include "operation/operation.h"
 #include "tests/harness/cunit_main.h"
+#include "tests/harness/folders.h"
 #include "tests/harness/ranks.h"
 #include <math.h>
 
@@ -1145,6 +1146,170 @@ static void test_killed_sgd(void)
 
 static void test_killed_ea(void) { kill_in_each_call(live_with_ea); }
 
+/* ---- a job that ends and is started again goes on with the same bits ---- */
+
+enum { GOERS = 3, GO = 20, HALF = 10, WIDE = 1000, NARROW = 33 };
+
+static char folder[64];
+static struct going { /* what the program of a rank saves by itself */
+	float x[WIDE];
+	double y[3];
+	uint16_t z[NARROW]; /* bf16, which averaging alone moves */
+} at_half[GOERS], at_end[GOERS];
+
+static void go_on(tutti *job, tutti_ea *ea, struct going *x, int from, int to)
+{
+	for (int step = from; step < to; step++) {
+		for (int i = 0; i < WIDE; i++)
+			x->x[i] += 0.37f * (float)((tutti_rank(job) + 2) * (i % 7 + 1)) / (float)(step + 3);
+		for (int i = 0; i < 3; i++)
+			x->y[i] -= 0.11 * (tutti_rank(job) + i) / (step + 1);
+		CHECK(tutti_ea_step(ea, NULL) == (step % 3 == 2));
+	}
+}
+
+struct path { char text[120]; };
+
+static struct path state_path(const char *name, int rank)
+{
+	struct path p;
+
+	snprintf(p.text, sizeof p.text, "%s/%s-%d.safetensors", folder, name, rank);
+	return p;
+}
+
+static tutti_ea *open_going(tutti *job, struct going *x)
+{
+	const tutti_tensor list[] = { { x->x, WIDE, TUTTI_F32 }, { x->y, 3, TUTTI_F64 }, { NULL, 0, TUTTI_F32 },
+	                              { x->z, NARROW, TUTTI_BF16 } };
+	tutti_ea *ea = NULL;
+
+	CHECK(tutti_ea_open(job, list, 4, 3, 0.3, 0, &ea) == 0);
+	return ea;
+}
+
+static void begin_going(tutti *job, struct going *x)
+{
+	memset(x, 0, sizeof *x);
+	for (int i = 0; i < NARROW; i++)
+		x->z[i] = (uint16_t)(0x3f80 + tutti_rank(job) * 16 + i);
+}
+
+static void finish_going(tutti *job, tutti_ea *ea, struct going *x, bool is_it)
+{
+	int me = tutti_rank(job);
+
+	CHECK(tutti_ea_synchronize_center(ea) == 0);
+	if (is_it)
+		at_end[me] = *x;
+	else
+		CHECK(!memcmp(&at_end[me], x, sizeof *x));
+	tutti_ea_close(ea);
+}
+
+static void go_whole(tutti *job)
+{
+	struct going x;
+
+	begin_going(job, &x);
+	tutti_ea *ea = open_going(job, &x);
+	CHECK(tutti_ea_synchronize_center(ea) == 0);
+	go_on(job, ea, &x, 0, GO);
+	finish_going(job, ea, &x, true);
+}
+
+static void go_half(tutti *job) /* and goes on beside the one that is started again */
+{
+	struct going x;
+	int me = tutti_rank(job);
+
+	begin_going(job, &x);
+	tutti_ea *ea = open_going(job, &x);
+	CHECK(tutti_ea_synchronize_center(ea) == 0);
+	go_on(job, ea, &x, 0, HALF);
+	CHECK(tutti_ea_save(ea, state_path("ea", me).text) == 0);
+	at_half[me] = x;
+	CHECK(tutti_ea_load(ea, state_path("ea", me).text) == 0); /* no averaging is under way: it is as it was */
+	go_on(job, ea, &x, HALF, GO);
+	CHECK(tutti_ea_load(ea, state_path("ea", me).text) == -EINVAL && strstr(tutti_why(), "first step"));
+	finish_going(job, ea, &x, false);
+}
+
+static void refuse_loads(tutti_ea *ea, tutti_gradients *g, int me)
+{
+	char name[20];
+
+	CHECK(tutti_ea_load(ea, state_path("none", me).text) == -ENOENT && tutti_ea_load(ea, NULL) == -EINVAL);
+	CHECK(tutti_ea_load(NULL, state_path("ea", me).text) == -EINVAL && tutti_ea_save(ea, NULL) == -EINVAL);
+	CHECK(tutti_gradients_load(g, state_path("ea", me).text) == -EINVAL &&
+	      strstr(tutti_why(), "no state of gradients: it is of an elastic average"));
+	CHECK(tutti_ea_save(ea, "/nowhere/ea.safetensors") == -ENOENT);
+	snprintf(name, sizeof name, "torn-%d", me);
+	int from = open(state_path("ea", me).text, O_RDONLY);
+	int to = open(state_path(name, me).text, O_CREAT | O_WRONLY, 0600);
+	char bytes[8000];
+	ssize_t n = read(from, bytes, sizeof bytes);
+	bytes[n - 9] ^= 1;
+	CHECK(n > 0 && write(to, bytes, (size_t)n) == n && !close(from) && !close(to));
+	CHECK(tutti_ea_load(ea, state_path(name, me).text) == -EBADMSG);
+}
+
+static void go_again(tutti *job)
+{
+	int me = tutti_rank(job);
+	struct going x = at_half[me];
+	double v = 0;
+	tutti_ea *ea = open_going(job, &x);
+	tutti_gradients *g = NULL;
+
+	CHECK(tutti_ea_load(ea, state_path("ea", me).text) == 0);
+	CHECK(tutti_gradients_open(job, &(tutti_tensor){ &v, 1, TUTTI_F64 }, 1, 0, &g) == 0);
+	refuse_loads(ea, g, me);
+	tutti_gradients_close(g);
+	go_on(job, ea, &x, HALF, GO);
+	finish_going(job, ea, &x, false);
+}
+
+static int winner_was;
+
+/* Rank 1 had more steps before the restart, and keeps its parameters after it. */
+static void count_steps(tutti *job)
+{
+	int me = tutti_rank(job), mine = me;
+	double v = 0;
+	tutti_gradients *g = NULL;
+
+	CHECK(tutti_gradients_open(job, &(tutti_tensor){ &v, 1, TUTTI_F64 }, 1, 0, &g) == 0);
+	if (winner_was < 0) {
+		for (int i = 0; i < 3; i++)
+			CHECK(tutti_gradients_average(g, NULL) == 0);
+		if (me == 1)
+			CHECK(tutti_gradients_ready(g, 0) == 0 &&
+			      tutti_gradients_save(g, state_path("g", 9).text) == -EINVAL &&
+			      tutti_gradients_average(g, NULL) == 0);
+		CHECK(tutti_gradients_save(g, state_path("g", me).text) == 0);
+	} else {
+		CHECK(tutti_gradients_load(g, state_path("g", me).text) == 0);
+	}
+	CHECK(tutti_gradients_synchronize(g, &(tutti_tensor){ &mine, 1, TUTTI_I32 }, 1) == 0);
+	CHECK(mine == 1);
+	tutti_gradients_close(g);
+}
+
+static void test_goes_on(void)
+{
+	void (*const programs[])(tutti *) = { go_whole, go_half, go_again };
+
+	strcpy(folder, "/tmp/tutti-unit-sync-XXXXXX");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+	for (size_t i = 0; i < TT_COUNT(programs); i++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = GOERS, .wire = "sim", .program = programs[i] }), 0);
+	for (winner_was = -1; winner_was < 1; winner_was++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = GOERS, .wire = "sim", .program = count_steps }), 0);
+	clear_folder(folder);
+	rmdir(folder);
+}
+
 static CU_TestInfo tests[] = {
 	{ "all-reduce SGD", test_sgd },
 	{ "gradients in the background", test_background },
@@ -1160,6 +1325,7 @@ static CU_TestInfo tests[] = {
 	{ "closes with a hook", test_closes },
 	{ "a long errand", test_errands },
 	{ "elastic averaging refused", test_refused_ea },
+	{ "a job that goes on", test_goes_on },
 	{ "killed in all-reduce SGD", test_killed_sgd },
 	{ "killed in elastic averaging", test_killed_ea },
 	CU_TEST_INFO_NULL,

@@ -448,6 +448,12 @@ static int ea_center(struct walk *w)
 	tutti_tensor t;
 	return tutti_ea_center(w->ea, &t);
 }
+static int ea_save(struct walk *w)
+{
+	char path[100];
+	snprintf(path, sizeof path, "%s/ea-%d.safetensors", shared->folder, tutti_rank(w->group));
+	return tutti_ea_save(w->ea, path);
+}
 static void ea_step_too(struct walk *w, int (*call)(struct walk *))
 {
 	if (!walks(w))
@@ -714,6 +720,7 @@ static const struct wait waits[] = {
 	{ "tutti_ea_open", nothing, ea_open, call_on_both, close_ea, 1, BOTH },
 	{ "tutti_ea_step", open_ea_ahead, ea_step, ea_step_too, close_ea, 0, BOTH },
 	{ "tutti_ea_center", open_ea_ahead, ea_center, ea_step_too, close_ea, 0, BOTH },
+	{ "tutti_ea_save", open_ea_ahead, ea_save, ea_step_too, close_ea, 0, BOTH },
 	{ "tutti_ea_synchronize", open_ea, ea_synchronize, call_on_both, close_ea, 0, BOTH },
 	{ "tutti_ea_synchronize_center", open_ea, ea_synchronize_center, call_on_both, close_ea, 0, BOTH },
 	{ "tutti_ea_regroup", open_ea, ea_regroup, call_on_both, close_ea, 1, BOTH },

@@ -346,6 +346,7 @@ waits("gradients_synchronize", lambda w: w.gradients.synchronize([floats()]), op
 waits("ea_open", open_elastic, cancels=True)
 waits("ea_step", lambda w: w.elastic.step(), elastic_ahead, peer_steps)
 waits("ea_center", lambda w: w.elastic.center([floats()]), elastic_ahead, peer_steps)
+waits("ea_save", lambda w: w.elastic.save("ea-%d.safetensors" % w.me), elastic_ahead, peer_steps)
 waits("ea_synchronize", lambda w: w.elastic.synchronize(), open_elastic)
 waits("ea_synchronize_center", lambda w: w.elastic.synchronize_center(), open_elastic)
 waits("ea_regroup", lambda w: w.elastic.regroup(w.job), open_elastic, cancels=True)

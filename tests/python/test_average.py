@@ -239,3 +239,53 @@ def test_center(ranks):
 def test_alpha():
     import tutti
     assert tutti.elastic_alpha(9) == pytest.approx(0.1) and tutti.elastic_alpha_max(1) == pytest.approx(2 / 3)
+
+
+def test_goes_on(ranks):
+    """What a rank holds beside its params is saved, loaded by new objects, and refused by objects of another kind."""
+    def program():
+        import numpy as np, pathlib, tutti
+        job = tutti.init()
+        file = {name: pathlib.Path("%s-%d.safetensors" % (name, job.rank)) for name in "egcs"}
+        x = np.arange(6.0) + job.rank
+        def elastic():
+            return tutti.ElasticAverage([x], tau=2, alpha=0.25)
+        def go_on(e, steps):
+            for _ in range(steps):
+                x[:] += 0.1 * (job.rank + 1)
+                e.step()
+        with elastic() as e:
+            e.synchronize_center()
+            go_on(e, 3)
+            e.save(file["e"])
+            half = x.copy()
+            go_on(e, 4)
+            center, end = e.center()[0].copy(), x.copy()
+        x[:] = half
+        with elastic() as e:
+            e.load(file["e"])
+            go_on(e, 4)
+            assert (x == end).all() and (e.center()[0] == center).all(), (x, end)
+        with tutti.Gradients([np.zeros(3)]) as g:
+            g.save(file["g"])
+            g.load(file["g"])
+            try:
+                g.load(file["e"])
+                raise SystemExit("not refused")
+            except ValueError as err:
+                assert "no state of gradients: it is of an elastic average" in str(err), err
+        with tutti.Center.downpour("c", x, tau=2) as c:
+            c.step()
+            c.save(file["c"])
+            c.load(file["c"])
+            assert c.step()
+            job.barrier()
+        with tutti.Gossip("s", [x]) as g:
+            g.publish(1)
+            g.save(file["s"])
+        with tutti.Gossip("again", [x]) as g:
+            g.load(file["s"])
+            assert g.look().clock == 1
+            job.barrier()
+
+    ranks(2, program)

@@ -61,6 +61,10 @@ function Gradients:synchronize(params)
    check(lib.tutti_gradients_synchronize(self.c, list, n))
 end
 
+-- Saves how many steps this rank has had since the last synchronization into a file, and loads that.
+function Gradients:save(path) check(lib.tutti_gradients_save(self.c, path)) end
+function Gradients:load(path) check(lib.tutti_gradients_load(self.c, path)) end
+
 -- Goes on in another group, after shrink or grow.
 function Gradients:regroup(group) check(lib.tutti_gradients_regroup(self.c, group.c)) end
 
@@ -100,6 +104,11 @@ function Elastic:center()
    check(lib.tutti_ea_center(self.c, list))
    return tensor.over_list(list, self._n, self)
 end
+
+-- Saves this rank's center and counters into a file, and loads them before the first step, with the parameters as they
+-- were: the same bits follow.
+function Elastic:save(path) check(lib.tutti_ea_save(self.c, path)) end
+function Elastic:load(path) check(lib.tutti_ea_load(self.c, path)) end
 
 function Elastic:regroup(group) check(lib.tutti_ea_regroup(self.c, group.c)) end
 

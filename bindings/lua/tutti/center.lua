@@ -108,4 +108,8 @@ end
 -- Its table, to save, load, look at, reopen and finish.
 function Center:table() return Table.of_center(lib.tutti_center_table(self.c), self) end
 
+-- Saves what this worker has beside its params into a file, and loads it. The table saves the center.
+function Center:save(path) check(lib.tutti_center_save(self.c, path)) end
+function Center:load(path) check(lib.tutti_center_load(self.c, path)) end
+
 return Center

@@ -20,7 +20,8 @@ local CHOICES = {
 -- Opens a gossip. model: a tensor or a table of tensors. options: way ("pull", "push", "push_sum"), choice ("uniform",
 -- "exponential", "ring", "hosts", "dpwa"), method ("constant", "clock", "loss"), value, divergence_threshold,
 -- fetch_probability, buffers, timeout (seconds), seed, clock, weight, place of the published models of a model on a GPU
--- ("model", "host"). The section gossip of the job's config file gives the options that the caller leaves out; else an option has its default.
+-- ("model", "host"). The section gossip of the job's config file gives the options that the caller leaves out; else an
+-- option has its default.
 function Gossip.open(group, name, model, options)
    local c, rest = ffi.new('tutti_gossip_config', lib.tutti_gossip_defaults()), {}
    check(lib.tutti_gossip_configure(group.c, c))
@@ -85,6 +86,10 @@ function Gossip:look()
             peers = i.peers, published = tonumber(i.published), mixed = tonumber(i.mixed),
             retries = tonumber(i.retries) }
 end
+
+-- Saves clock, weight and what chooses the next peers into a file, and loads that before the first publish.
+function Gossip:save(path) check(lib.tutti_gossip_save(self.c, path)) end
+function Gossip:load(path) check(lib.tutti_gossip_load(self.c, path)) end
 
 -- Peers are named by their node, their rank or their host.
 function Gossip:add_peer(name) check(lib.tutti_gossip_add_peer(self.c, tostring(name))) end

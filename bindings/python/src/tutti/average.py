@@ -5,7 +5,7 @@ import math
 from typing import Any, List, Optional, Tuple
 
 from ._buffer import SIZES
-from ._call import NULL, call, ffi, lib
+from ._call import NULL, Path, call, ffi, lib, path
 from ._handle import Handle
 from ._model import Model
 from .group import Group, How
@@ -108,6 +108,14 @@ class Gradients(Handle):
         """
         model = Model(params)
         call(lib.tutti_gradients_synchronize, self._handle, model.list, len(model))
+
+    def save(self, file: Path) -> None:
+        """Saves how many steps this rank has had since the last `synchronize`, between two steps, into the file."""
+        call(lib.tutti_gradients_save, self._handle, path(file))
+
+    def load(self, file: Path) -> None:
+        """Loads what `save` has saved. Raises Mismatch (the file is damaged), InvalidArgument (of something else)."""
+        call(lib.tutti_gradients_load, self._handle, path(file))
 
     def regroup(self, group: Group) -> None:
         """Goes on in another group, after `shrink` or `grow`. Then all ranks call `synchronize`."""
@@ -222,6 +230,20 @@ class ElasticAverage(Handle):
         at = ffi.new("tutti_tensor[]", len(self._model))
         call(lib.tutti_ea_center, self._handle, at)
         return at
+
+    def save(self, file: Path) -> None:
+        """Saves this rank's center and counters into a file of this rank. The program saves the params.
+
+        All ranks save at the same step. Blocks until all ranks have begun the last averaging.
+        """
+        call(lib.tutti_ea_save, self._handle, path(file))
+
+    def load(self, file: Path) -> None:
+        """Loads what `save` has saved, before the first step, with the params as they were: the same bits follow.
+
+        Raises Mismatch (the file is damaged), InvalidArgument (of other tensors, or after a step).
+        """
+        call(lib.tutti_ea_load, self._handle, path(file))
 
     def regroup(self, group: Group) -> None:
         """Goes on in another group, after `shrink` or `grow`. New ranks open an ElasticAverage meanwhile.

@@ -211,6 +211,21 @@ class Center(Handle):
         call(lib.tutti_center_move, self._handle, self._model.matching(gradient, "the gradient").list, learning_rate)
 
 
+    def save(self, file: Path) -> None:
+        """Saves what this worker has beside its params into a file: `old`, v, its steps since the last exchange.
+
+        `center.table.save` saves the center, and the program saves the params.
+        """
+        call(lib.tutti_center_save, self._handle, path(file))
+
+    def load(self, file: Path) -> None:
+        """Loads what `save` has saved, when the table was loaded and the params are as they were.
+
+        Raises Mismatch (the file is damaged), InvalidArgument (of another center).
+        """
+        call(lib.tutti_center_load, self._handle, path(file))
+
+
 class _CenterTable(Table):
     """The table of a center, which the center closes."""
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ._buffer import NAMES, SIZES, type_code
-from ._call import call, ffi, lib, milliseconds, text
+from ._call import Path, call, ffi, lib, milliseconds, path, text
 from ._handle import Handle
 from ._model import Model
 from .group import Group, string
@@ -244,6 +244,14 @@ class Gossip(Handle):
         i = ffi.new("tutti_gossip_info *")
         call(lib.tutti_gossip_look, self._handle, i)
         return Look(i.clock, i.weight, i.in_flight, i.lost, i.offers, i.peers, i.published, i.mixed, i.retries)
+
+    def save(self, file: Path) -> None:
+        """Saves clock, weight, and what chooses the next peers, into a file. The program saves the model."""
+        call(lib.tutti_gossip_save, self._handle, path(file))
+
+    def load(self, file: Path) -> None:
+        """Loads what `save` has saved, before the first `publish`. Raises Mismatch: the file is damaged."""
+        call(lib.tutti_gossip_load, self._handle, path(file))
 
     def add_peer(self, peer: Union[int, str]) -> None:
         """Adds a peer that was removed: a rank of the job, the name of a node in the node list, or of a host."""
