@@ -2,6 +2,9 @@
  *
  * The library is finalized as soon as the blob is through: Slurm kills the whole step when a process dies while it
  * has PMIx open.
+ *
+ * The library's calls ask the launcher and have no limit of time. So they run on a thread of their own (errands). A
+ * thread that hangs is left behind, and this process uses PMIx no more.
  */
 #include "launch/launcher.h"
 #ifdef HAVE_PMIX
@@ -14,7 +17,7 @@
 
 static struct {
 	void *library;
-	bool open, asked;
+	bool open, asked, hangs;
 	int rank, size, local_rank, local_size; /* once asked */
 	pmix_proc_t me;
 	__typeof__(PMIx_Init) *init;
@@ -45,6 +48,70 @@ static int failed(const char *call, pmix_status_t status)
 {
 	return tt_fail(-EIO, "the launcher does not answer over PMIx (%s: %s); srun --mpi=pmi2 does without, and so do "
 	               "TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT", call, pmix.text(status));
+}
+
+/* ---- calls without a limit of time ---- */
+
+enum { END_MS = 5000 }; /* that the end may take */
+
+struct errand {
+	struct tt_parking parking;
+	_Atomic bool over;
+	int (*fn)(void);
+	int err;
+	struct tt_sentence why;
+};
+
+static void run_errand(void *arg)
+{
+	struct errand *e = arg;
+
+	if ((e->err = e->fn()))
+		e->why = tt_last_sentence();
+	atomic_store(&e->over, true);
+	tt_wake(&e->parking);
+}
+
+static int await_errand(struct errand *e, uint64_t timeout)
+{
+	uint64_t end = tt_now() + timeout;
+	int err = 0;
+
+	while (!err && !atomic_load(&e->over) && tt_now() < end) {
+		tt_park(&e->parking, tt_hook_due(end));
+		err = atomic_load(&e->over) ? 0 : tt_hook_poll();
+	}
+	return err || atomic_load(&e->over) ? err :
+	       tt_fail(-ETIMEDOUT, "the launcher has not answered over PMIx within %llu ms; srun --mpi=pmi2 does "
+	               "without, and so do TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT",
+	               (unsigned long long)(timeout / TT_MS));
+}
+
+/* fn uses static memory alone: it may go on after this has returned. */
+static int bounded(int (*fn)(void), uint64_t timeout)
+{
+	struct errand *e = pmix.hangs ? NULL : calloc(1, sizeof *e);
+	struct tt_task *thread;
+	int err;
+
+	if (!e)
+		return pmix.hangs ? tt_fail(-EIO, "an earlier call of this process to PMIx hangs") :
+		       tt_fail(-ENOMEM, "no memory to ask the launcher");
+	e->fn = fn;
+	if ((err = tt_spawn(run_errand, e, &thread))) {
+		free(e);
+		return err;
+	}
+	if ((err = await_errand(e, timeout))) {
+		pmix.hangs = true;
+		tt_detach(thread);
+		return err;
+	}
+	tt_join(thread);
+	if ((err = e->err))
+		tt_remember(e->why.text);
+	free(e);
+	return err;
 }
 
 /* A number that the launcher knows of all, or of this process. */
@@ -82,7 +149,7 @@ static int ask_all(void)
 /* What libpmix has finalized it does not open again. */
 static int place(struct tt_settings *s, struct tt_launch *b)
 {
-	int err = pmix.asked ? 0 : ask_all();
+	int err = pmix.asked ? 0 : bounded(ask_all, tt_setting_time(s, TT_TIMEOUT));
 
 	b->rank = pmix.rank;
 	const char *space = tt_setting(s, TT_PMIX_SPACE); /* Slurm uses a name again when it requeues the job */
@@ -139,35 +206,64 @@ static int meet(const struct tt_launch *b, uint64_t silence, uint64_t timeout)
 	return fence.status == PMIX_SUCCESS ? 0 : failed("PMIx_Fence", fence.status);
 }
 
-static int exchange(const struct tt_settings *s, const struct tt_launch *b, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
+static char text[TT_LAUNCH_BLOB]; /* rank 0's blob */
+
+static int put_text(void)
 {
-	pmix_value_t mine = { .type = PMIX_STRING, .data = { .string = blob } }, *v = NULL;
+	pmix_value_t mine = { .type = PMIX_STRING, .data = { .string = text } };
+	pmix_status_t status;
+
+	if ((status = pmix.put(PMIX_GLOBAL, KEY, &mine)) != PMIX_SUCCESS)
+		return failed("PMIx_Put", status);
+	return (status = pmix.commit()) == PMIX_SUCCESS ? 0 : failed("PMIx_Commit", status);
+}
+
+static int get_text(void)
+{
+	pmix_value_t *v = NULL;
 	pmix_proc_t root = pmix.me;
 	pmix_status_t status;
-	int err;
 
-	if (b->rank == 0 && (status = pmix.put(PMIX_GLOBAL, KEY, &mine)) != PMIX_SUCCESS)
-		return failed("PMIx_Put", status);
-	if (b->rank == 0 && (status = pmix.commit()) != PMIX_SUCCESS)
-		return failed("PMIx_Commit", status);
-	if ((err = meet(b, tt_setting_time(s, TT_SILENCE), timeout)) || b->rank == 0)
-		return err;
 	root.rank = 0;
 	if ((status = pmix.get(&root, KEY, NULL, 0, &v)) != PMIX_SUCCESS)
 		return failed("PMIx_Get", status);
 	if (v->type == PMIX_STRING && v->data.string) {
-		snprintf(blob, TT_LAUNCH_BLOB, "%s", v->data.string);
+		snprintf(text, sizeof text, "%s", v->data.string);
 		free(v->data.string);
 	}
 	free(v);
 	return 0;
 }
 
+static int exchange(const struct tt_settings *s, const struct tt_launch *b, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
+{
+	int err;
+
+	snprintf(text, sizeof text, "%s", blob);
+	if (b->rank == 0 && (err = bounded(put_text, timeout)))
+		return err;
+	if ((err = meet(b, tt_setting_time(s, TT_SILENCE), timeout)) || b->rank == 0)
+		return err;
+	if ((err = bounded(get_text, timeout)))
+		return err;
+	snprintf(blob, TT_LAUNCH_BLOB, "%s", text);
+	return 0;
+}
+
+static int finalize(void)
+{
+	pmix.finalize(NULL, 0);
+	return 0;
+}
+
 static void end(void)
 {
+	struct tt_sentence last = tt_last_sentence();
+
 	if (pmix.open)
-		pmix.finalize(NULL, 0);
+		bounded(finalize, END_MS * TT_MS);
 	pmix.open = false;
+	tt_remember(last.text);
 }
 #else
 static bool load(void) { return false; }

@@ -51,6 +51,15 @@ static const char *error_text(int err) { return err ? "no credential" : "fine"; 
 static void *create(void) { return malloc(1); }
 static int set(void *ctx, int option, ...) { return (void)ctx, (void)option, 0; }
 
+/* ---- a libpmix whose launcher never answers ---- */
+
+static _Noreturn void hang(void)
+{
+	for (;;)
+		pause();
+}
+static const char *name_status(int status) { return (void)status, "a status"; }
+
 void *__real_tt_library_load(const char *, int, const struct tt_symbol *, size_t, const char **);
 void *__wrap_tt_library_load(const char *file, int flags, const struct tt_symbol *wanted, size_t n, const char **lacks);
 void *__wrap_tt_library_load(const char *file, int flags, const struct tt_symbol *wanted, size_t n, const char **lacks)
@@ -58,7 +67,14 @@ void *__wrap_tt_library_load(const char *file, int flags, const struct tt_symbol
 	static void *library;
 	void *const functions[] = { (void *)encode, (void *)decode, (void *)error_text, (void *)create, (void *)free,
 		                    (void *)set }; /* in the order of munge.c */
+	void *const of_pmix[] = { (void *)hang, (void *)hang, (void *)hang, (void *)hang, (void *)hang, (void *)hang,
+		                  (void *)name_status }; /* in the order of pmix.c */
 
+	if (!strcmp(file, "libpmix.so.2")) {
+		for (size_t i = 0; i < n; i++)
+			memcpy(wanted[i].to, &of_pmix[i], sizeof of_pmix[i]);
+		return &library;
+	}
 	if (strcmp(file, "libmunge.so.2") != 0)
 		return __real_tt_library_load(file, flags, wanted, n, lacks);
 	for (size_t i = 0; i < n; i++)
@@ -602,6 +618,31 @@ static void test_pmi2_noise(void)
 	WANT(failed > seeds / 2 && failed < seeds, "%d of %d", failed, seeds);
 }
 
+/* In a child: a thread that hangs is left behind. The seconds of alarm() are for a call that never returns. */
+static void test_pmix_hangs(void)
+{
+	int status = -1;
+	pid_t pid = fork_child();
+
+	if (pid == 0) {
+		struct tt_launch b = { .size = 0 };
+		struct tt_settings s;
+		char why[TT_LAUNCH_WHY];
+		alarm(60);
+		setenv("TUTTI_TIMEOUT", "200", 1);
+		setenv("PMIX_RANK", "0", 1);
+		setenv("PMIX_NAMESPACE", "job", 1);
+		if (tt_settings_load(&s) || !tt_launcher_pmix.detect(&s, why))
+			_exit(strstr(why, "this build is without PMIx") ? 0 : 1);
+		if (tt_launcher_pmix.place(&s, &b) != -ETIMEDOUT ||
+		    !strstr(tt_why(), "the launcher has not answered over PMIx within 200 ms"))
+			_exit(2);
+		tt_launcher_pmix.end();
+		_exit(tt_launcher_pmix.place(&s, &b) == -EIO && strstr(tt_why(), "hangs") ? 0 : 3);
+	}
+	WANT(waitpid(pid, &status, 0) == pid && status == 0, "status %x", (unsigned)status);
+}
+
 static CU_TestInfo munge_tests[] = {
 	{ "rank 0's blob reaches all ranks", test_blob_reaches_all },
 	{ "rank 0 cannot be reached for a moment", test_unreachable_for_a_moment },
@@ -620,9 +661,14 @@ static CU_TestInfo pmi2_tests[] = {
 	{ "a launcher that answers nonsense", test_pmi2_noise },
 	CU_TEST_INFO_NULL,
 };
+static CU_TestInfo pmix_tests[] = {
+	{ "a launcher that never answers", test_pmix_hangs },
+	CU_TEST_INFO_NULL,
+};
 static CU_SuiteInfo suites[] = {
 	{ "munge", NULL, NULL, NULL, NULL, munge_tests },
 	{ "pmi2", NULL, NULL, NULL, NULL, pmi2_tests },
+	{ "pmix", NULL, NULL, NULL, NULL, pmix_tests },
 	CU_SUITE_INFO_NULL,
 };
 
