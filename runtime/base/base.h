@@ -154,6 +154,7 @@ struct tt_settings { /* one job's settings, resolved */
 };
 struct tt_setting_info {
 	const char *variable, *key, *fallback, *values, *sentence; /* key: its name in a config file, or NULL */
+	bool agreed; /* all ranks of a job must have the same value */
 };
 extern const struct tt_setting_info tt_setting_info[TT_SETTINGS];
 const char *tt_env(enum tt_setting);        /* directly from the environment; NULL if unset or empty */
@@ -169,6 +170,15 @@ uint64_t tt_setting_time(const struct tt_settings *, enum tt_setting); /* nanose
 /* 0, and *out is left alone if the setting is unset; or -EINVAL. */
 int tt_setting_int(const struct tt_settings *, enum tt_setting, long min, long max, long *out);
 int tt_setting_judge(const struct tt_settings *, enum tt_setting); /* 0; -EINVAL: none of settings.def's values */
+enum { TT_AGREED = 96 }; /* bytes of these values, with the zero */
+/* The values that all ranks must have alike, in the order of settings.def, with a space between two. */
+void tt_settings_agreed(const struct tt_settings *, char *text, size_t size);
+struct tt_setting_difference {
+	const char *name;
+	char ours[24], its[24];
+};
+/* Compares two such texts: true: *d is the first difference. */
+bool tt_settings_differ(const char *ours, const char *its, struct tt_setting_difference *d);
 
 /* clock.c: the only sources of time, entropy, threads and waiting. A simulated world replaces all of them. */
 struct tt_parking { /* where one thread (or fiber) waits for a wake; zeroed is ready */

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 const struct tt_setting_info tt_setting_info[TT_SETTINGS] = {
-#define TT_SETTING(id, variable, key, fallback, values, sentence) { variable, key, fallback, values, sentence },
+#define TT_SETTING(id, variable, key, fallback, values, sentence) { variable, key, fallback, values, sentence, false },
+#define TT_AGREED_SETTING(id, variable, key, fallback, values, sentence) \
+	{ variable, key, fallback, values, sentence, true },
 #include "base/settings.def"
 #undef TT_SETTING
 };
@@ -164,4 +166,43 @@ int tt_setting_judge(const struct tt_settings *all, enum tt_setting s)
 		         !n ? "" : *values ? ", " : " or ", one);
 	}
 	return tt_fail(-EINVAL, "%s=%s is not %s", name, text, list);
+}
+
+/* ---- settings that all ranks of a job must have alike ---- */
+
+void tt_settings_agreed(const struct tt_settings *all, char *text, size_t size)
+{
+	size_t at = 0;
+
+	*text = 0;
+	for (int i = 0; i < TT_SETTINGS; i++)
+		if (tt_setting_info[i].agreed && at < size)
+			at += (size_t)snprintf(text + at, size - at, "%s%s", at ? " " : "", all->of[i].value);
+}
+
+static size_t next_value(const char **text, const char **value)
+{
+	size_t len = strcspn(*text, " ");
+
+	*value = *text;
+	*text += len + ((*text)[len] == ' ');
+	return len;
+}
+
+bool tt_settings_differ(const char *ours, const char *its, struct tt_setting_difference *d)
+{
+	const char *a, *b;
+
+	for (int i = 0; i < TT_SETTINGS; i++) {
+		if (!tt_setting_info[i].agreed)
+			continue;
+		size_t n = next_value(&ours, &a), m = next_value(&its, &b);
+		if (n == m && !memcmp(a, b, n))
+			continue;
+		d->name = tt_setting_info[i].variable;
+		snprintf(d->ours, sizeof d->ours, "%.*s", (int)n, a);
+		snprintf(d->its, sizeof d->its, "%.*s", (int)m, b);
+		return true;
+	}
+	return false;
 }

@@ -469,25 +469,29 @@ static void compare_kept(struct tt_coll *c)
 			compare(c, k);
 }
 
-/* As its last answer says; or it was not reached. */
+/* As it has said, to this rank or others, since the call began; or it is not reached. */
 static bool is_late(const struct tt_operation *r, const struct tt_member *m)
 {
 	const struct tt_coll *c = r->of;
 
-	return m->started_in == c->group->uid ? !tt_before(c->seq, m->started) : m->state != TT_UP;
+	return tt_operation_has_heard(r, m) ? !tt_before(c->seq, m->started) : m->state == TT_CONNECTING;
 }
+
+static bool is_unheard(const struct tt_operation *r, const struct tt_member *m) { return !tt_operation_has_heard(r, m); }
 
 static void run_out_of_time(struct tt_operation *r)
 {
 	struct tt_coll *c = r->of;
 	struct tt_label me = tt_member_label(tt_member(c->job, c->job->rank));
-	char late[240], why[500];
+	char late[240], unheard[240], why[500];
 	int n = tt_operation_name(r, is_late, late, sizeof late);
+	bool all = !tt_operation_name(r, is_unheard, unheard, sizeof unheard);
 
 	snprintf(why, sizeof why, "%s gave it up after %llu ms: %s%s", me.text,
 	         (unsigned long long)(r->timeout / TT_MS),
-	         n ? "it had not been called by " : "all ranks live and have called it, and wait for each other",
-	         n ? late : "");
+	         n ? "it had not been called by " :
+	         all ? "all ranks live and have called it, and wait for each other" :
+	               "all ranks live, and none that it has heard of is late", n ? late : "");
 	give_up_group(c->group, c->seq, why);
 }
 

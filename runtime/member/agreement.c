@@ -46,7 +46,6 @@ struct tt_membership {
 struct tt_agreement {
 	struct tutti *group;
 	bool calling, grow;         /* this rank is in the call; and wants newcomers */
-	bool reported;              /* some coordinator, or this rank as one, counts on what it knew */
 	uint32_t promised, accepted; /* ballots */
 	struct tt_membership *view; /* accepted */
 	bool decided;
@@ -229,7 +228,6 @@ static void welcome(const struct tutti *heir, struct tt_member *to)
 
 static void report(struct tt_agreement *a, int to)
 {
-	a->reported = true;
 	say(a, to, REPORT, a->promised, a->accepted ? a->view : NULL);
 }
 
@@ -254,8 +252,17 @@ static void take_collect(struct tt_agreement *a, int from, uint32_t ballot)
 		report(a, from);
 }
 
+/* A view says which numbers are given away. After its report this rank may have consented to more. It refuses, and the
+ * next ballot hears of them. A rank that has accepted a view consents no more. */
+static bool lacks_numbers(const struct tt_agreement *a, const struct tt_membership *r)
+{
+	return r->size < (uint32_t)a->group->job->size && a->group->lineage;
+}
+
 static void take_propose(struct tt_agreement *a, int from, uint32_t ballot, struct tt_membership *r)
 {
+	if (ballot >= a->promised && lacks_numbers(a, r))
+		a->promised = ballot + 1;
 	if (ballot < a->promised) {
 		say(a, from, REFUSE, a->promised, NULL);
 		free(r);
@@ -492,6 +499,7 @@ static void advance(struct tt_agreement *a)
 	a->best_view = NULL;
 	if (!r)
 		return; /* no memory: the call runs out of time */
+	r->size = tt_max(r->size, (uint32_t)a->group->job->size); /* no part of what is agreed on: it may grow */
 	keep_view(&a->view, r);
 	a->accepted = a->ballot;
 	a->proposing = true;
@@ -508,7 +516,6 @@ static void begin_ballot(struct tt_agreement *a)
 		return; /* the call runs out of time */
 	a->ballot = a->promised = (a->promised / n + 1) * n + (uint32_t)a->group->me;
 	a->proposing = false;
-	a->reported = true;
 	a->any_grow = a->grow;
 	a->best = a->accepted;
 	keep_view(&a->best_view, NULL);
@@ -756,7 +763,7 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 	uint32_t uid = tt_get32(p), ballot = tt_get32(p);
 	struct tutti *g = slot < TT_GROUPS ? tt_members(job)->group_at[slot] : NULL;
 
-	if (p->bad)
+	if (p->bad || tt_members(job)->returned) /* what its earlier life has promised, this one does not know */
 		return;
 	if (kind == DECIDE)
 		g = tt_group_named(job, uid);
@@ -778,10 +785,6 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 bool tt_agree_voted(const struct tutti *g) { return g->retired || (g->agreement && g->agreement->accepted); }
 
 bool tt_agree_is_over(const struct tutti *g) { return g->agreement && g->agreement->decided; }
-bool tt_agree_has_reported(const struct tutti *g)
-{
-	return g->agreement && (g->agreement->reported || g->agreement->accepted);
-}
 bool tt_agree_is_enough(const struct tutti *g, const uint8_t *seats) { return is_enough(g, seats); }
 
 void tt_agree_member_down(struct tt_member *m)

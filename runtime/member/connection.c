@@ -59,6 +59,8 @@ void tt_peer_settle(struct tt_job *job)
 		job->engine.neighbours -= is_near(l->peer);
 		job->engine.afar -= !is_near(l->peer);
 		job->engine.cheap -= l->peer->net->cheap_poll;
+		tt_members(job)->probes -= l->probe;
+		job->engine.news |= l->probe;
 		tt_each_module(m, job, hangup)
 			m->hangup(job, l->peer);
 		tt_members(job)->hangups++;
@@ -131,7 +133,8 @@ static void warn_of_detour(const struct tt_member *m)
 	    (m->link->peer->net->cheap_poll && !is_on_this_host(m)))
 		return;
 	if (is_on_this_host(m))
-		tt_log(TT_WARN, "%s, though it is on this host", m->why_not);
+		tt_log(TT_WARN, "%s. Both ranks are on one host, and connected over %s", m->why_not,
+		       m->link->peer->net->transport->name);
 	else
 		tt_log(TT_WARN, "%s. It is reached over %s", m->why_not, m->link->peer->net->transport->name);
 	all->warned = true;
@@ -282,6 +285,27 @@ void tt_member_up(struct tt_member *m, struct tt_link *l)
 		tt_say_bye(m);
 	}
 	tt_tell_up(m);
+}
+
+static void end_probe(struct tt_timer *t) { tt_link_doom(tt_container_of(t, struct tt_link, patience)); }
+
+void tt_link_probe(struct tt_job *job, const char *addr)
+{
+	struct tt_peer *peer;
+	struct tt_link *l;
+	int i = 0;
+
+	while (strcmp(job->engine.nets[i]->transport->name, tt_members(job)->over)) /* check_meeting has found it */
+		i++;
+	if (job->engine.nets[i]->transport->connect(job->engine.nets[i], addr, &peer))
+		return;
+	if (!(l = new_link(job, peer, NULL))) {
+		peer->net->transport->disconnect(peer);
+		return;
+	}
+	l->mine = l->probe = true;
+	tt_members(job)->probes++;
+	tt_timer_start(job, &l->patience, tt_now() + tt_time(job, TT_TIME_NET), end_probe);
 }
 
 /* ---- closing a connection of the rendezvous ---- */
@@ -516,6 +540,9 @@ static const char *reason(const struct tt_link *l, const char *otherwise)
 	return strstr(tt_why(), l->peer->addr) ? tt_why() : otherwise;
 }
 
+/* The handshake has said no: another secret, user, job or version. */
+static bool is_refusal(int err) { return err == -EACCES || err == -EPROTO; }
+
 static bool may_have_left(int err) { return err == -EHOSTUNREACH || err == -ECONNRESET; }
 
 /* Under `tutti run` a connection to rank 0 comes about before that rank has started. A connection that ends without a
@@ -551,6 +578,8 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 	char at[96] = "";
 
 	tt_address_nth(m->addr, l->peer->net->transport->name, m->way % TT_DEVICES, at);
+	if (m->state == TT_CONNECTING && tt_rendezvous_has_more(m) && is_refusal(err))
+		tt_rendezvous_refused(m->job, false, reason(l, strerror(-err)));
 	if (m->state == TT_CONNECTING && !m->job->joined)
 		snprintf(tt_members(m->job)->last_try, sizeof tt_members(m->job)->last_try, "%s", reason(l, ""));
 	if (m->state == TT_LEFT)

@@ -35,18 +35,19 @@ static void end_silent(struct tt_timer *t)
  * refuse it if it asked to be let in, and be taken for dead. */
 void tt_greeting_start(struct tt_link *l)
 {
-	uint8_t bytes[24 + TT_JOB_NAME + 2 + sizeof(struct tt_node)];
+	uint8_t bytes[24 + TT_JOB_NAME + 3 + TT_AGREED + sizeof(struct tt_node)];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	const struct tt_members *all = tt_members(l->job);
-	bool joining = tt_is_joining(l->job) && (all->node_list || l->member == tt_member(l->job, all->sponsor));
+	bool joining = tt_is_joining(l->job) &&
+	               (all->node_list || l->probe || l->member == tt_member(l->job, all->sponsor));
 
 	tt_put8(&p, TT_HELLO);
 	tt_put32(&p, all->unnumbered ? TT_NEW_RANK : tt_member_number(tt_member(l->job, l->job->rank)));
 	tt_put32(&p, (uint32_t)all->launched);
 	tt_put32(&p, l->job->epoch);
-	tt_put8(&p, joining);
-	if (*all->name || all->node_list)
-		tt_put_text(&p, all->name);
+	tt_put8(&p, joining | all->returned << 1);
+	tt_put_text(&p, all->name);
+	tt_put_text(&p, all->own_list ? "" : all->agreed); /* with own lists each process is for itself */
 	if (all->node_list)
 		tt_put64(&p, tt_nodes_hash(l->job, all->launched));
 	if (all->own_list)
@@ -97,7 +98,7 @@ static void take_where(struct tt_link *l, struct tt_pack *p)
 static bool say_welcome(struct tt_link *l, const struct tt_member *to)
 {
 	const struct tt_members *all = tt_members(l->job);
-	uint8_t bytes[17];
+	uint8_t bytes[18];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, TT_WELCOME);
@@ -105,6 +106,7 @@ static bool say_welcome(struct tt_link *l, const struct tt_member *to)
 	tt_put32(&p, tt_member_number(to));
 	tt_put32(&p, tt_member_number(tt_member(l->job, l->job->rank)));
 	tt_put32(&p, (uint32_t)(all->capacity - all->launched));
+	tt_put8(&p, to->returned);
 	return tt_send_raw(l, bytes, sizeof bytes);
 }
 
@@ -124,10 +126,10 @@ void tt_greeting_await(struct tt_link *l)
 
 /* ---- refusing ---- */
 
-/* again: the process may be accepted in a moment. */
-static void refuse(struct tt_link *l, enum tt_level level, bool again, const char *why)
+/* again: the process may be accepted in a moment. known: the epoch of the last life of its rank; 0: none is known. */
+static void refuse_life(struct tt_link *l, enum tt_level level, bool again, uint32_t known, const char *why)
 {
-	uint8_t bytes[3 + TT_REFUSED_WHY];
+	uint8_t bytes[7 + TT_REFUSED_WHY];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_log(again ? TT_DEBUG : level, "refused a process at %s: %s", l->peer->addr, why);
@@ -136,12 +138,21 @@ static void refuse(struct tt_link *l, enum tt_level level, bool again, const cha
 	tt_put8(&p, TT_REFUSED);
 	tt_put8(&p, again);
 	tt_put_text(&p, why);
+	tt_put32(&p, known);
 	tt_send_raw(l, bytes, (size_t)(p.at - bytes));
+}
+
+static void refuse(struct tt_link *l, enum tt_level level, bool again, const char *why)
+{
+	refuse_life(l, level, again, 0, why);
 }
 
 void tt_greeting_refuse(struct tt_link *l, const char *why) { refuse(l, TT_WARN, false, why); }
 
-void tt_greeting_put_off(struct tt_link *l, const char *why) { refuse(l, TT_INFO, true, why); }
+void tt_greeting_put_off(struct tt_link *l, uint32_t known, const char *why)
+{
+	refuse_life(l, TT_INFO, true, known, why);
+}
 
 void tt_member_refuse(struct tt_member *m, const char *why)
 {
@@ -155,6 +166,7 @@ void tt_member_refuse(struct tt_member *m, const char *why)
 struct hello {
 	uint32_t rank, launched, epoch;
 	bool joining; /* the sender connects for the table of endpoints */
+	bool returned; /* node list: the sender's rank has had an earlier life */
 	uint64_t list; /* of nodes: a hash of the sender's first one */
 };
 
@@ -173,11 +185,13 @@ static bool surely_lives(const struct tt_member *m)
 	return m->state == TT_UP && m->link->doubted && !m->link->heartbeat.asked;
 }
 
-/* It may be accepted once the earlier life has not answered a PING; or under another epoch than that life had. */
+/* It may be accepted once the earlier life has not answered a PING; or under a later epoch than that life had, which
+ * may have begun on a host whose clock is ahead. */
 static bool may_come_again(const struct tt_job *job, const struct tt_member *m, const struct hello *h)
 {
-	return m && job->joined && h->joining &&
-	       ((is_another_life(m, h) && !surely_lives(m)) || (m->state >= TT_LEFT && m->epoch == h->epoch));
+	return m && m->rank != job->rank && job->joined && h->joining &&
+	       ((is_another_life(m, h) && !surely_lives(m)) || (m->state >= TT_LEFT && m->epoch == h->epoch) ||
+	        (m->epoch && tt_before(h->epoch, m->epoch)));
 }
 
 /* It looks for ranks that have joined, and this one has not. Its address is in the list, and may be its own. */
@@ -193,7 +207,7 @@ static bool is_waiting_for_job(const struct tt_job *job, const struct hello *h)
 }
 
 /* Until a newcomer has a number, job->rank is a place that it keeps. */
-static const char *own_name(const struct tt_job *job, char text[24])
+const char *tt_own_name(const struct tt_job *job, char text[24])
 {
 	snprintf(text, 24, tt_members(job)->unnumbered ? "a newcomer" : "rank %d", job->rank);
 	return text;
@@ -233,13 +247,13 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 	else if (m && m->removed)
 		snprintf(text, room, "rank %d has removed it from the list of nodes", job->rank);
 	else if (h->launched != (uint32_t)launched && !tt_members(job)->node_list)
-		snprintf(text, room, "it counts %u ranks, %s counts %d", h->launched, own_name(job, name), launched);
+		snprintf(text, room, "it counts %u ranks, %s counts %d", h->launched, tt_own_name(job, name), launched);
 	else if (h->rank == TT_NEW_RANK)
 		snprintf(text, room, "not all ranks have joined");
 	else if (is_of_another_job(job, h))
 		snprintf(text, room, "it is of an earlier job at this address");
 	else if (is_early(job, h))
-		snprintf(text, room, "%s has not joined itself", own_name(job, name));
+		snprintf(text, room, "%s has not joined itself", tt_own_name(job, name));
 	else if (!m && tt_members(job)->own_list)
 		snprintf(text, room, "the list here has no room: set TUTTI_NEWCOMERS there");
 	else if (!m)
@@ -272,6 +286,10 @@ static struct tt_member *who_comes(struct tt_job *job, const struct hello *h, bo
 	if (h->rank >= (uint32_t)job->size)
 		return NULL;
 	m = tt_member(job, h->rank);
+	if (listed && h->returned && !m->epoch) {
+		m->quiet = m->returned = true; /* its first life had the seat, and those who knew it have told of its end */
+		tt_member_reborn(m, h->epoch);
+	}
 	if (tt_members(job)->own_list && m->state == TT_GONE && m->epoch == h->epoch && !m->removed)
 		tt_member_reborn(m, h->epoch); /* it has missed nothing: each process is for itself */
 	if (!job->joined || m->rank == job->rank || !is_another_life(m, h) || m->removed)
@@ -296,11 +314,13 @@ static void welcomed(struct tt_member *m, struct tt_link *l)
 
 static void take_welcome(struct tt_link *l, struct tt_pack *p)
 {
-	const struct tt_members *all = tt_members(l->job);
+	struct tt_members *all = tt_members(l->job);
 	struct tt_member *m = l->member;
 	uint32_t epoch = tt_get32(p), rank = tt_get32(p), its = tt_get32(p), newcomers = tt_get32(p);
+	bool returned = tt_get8(p);
 
 	p->bad |= newcomers > NEWCOMERS_MAX;
+	all->returned |= !p->bad && returned && all->node_list;
 	if (!p->bad && tt_is_joining(l->job) && !all->node_list && !tt_late_join_make_room(l->job, (int)newcomers)) {
 		tt_member_gone(m, -ENOMEM, "no memory for %u newcomers", newcomers);
 		return;
@@ -352,6 +372,11 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 		refuse(l, TT_INFO, true, text);
 		return;
 	}
+	if (late && h->rank == 0 && m && !tt_members(job)->node_list && is_alike(job, h)) {
+		refuse_life(l, TT_WARN, false, job->epoch,
+		            "this job is under way, and rank 0 does not come back: come as a new rank (TUTTI_RANK=new)");
+		return;
+	}
 	if (!consented && must_ask(job, m, h)) {
 		tt_sponsor_ask(l, h->rank, h->epoch);
 		return;
@@ -360,7 +385,7 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 		bool again = may_come_again(job, m, h) || is_early(job, h) || is_waiting_for_job(job, h) ||
 		             tt_nodes_are_more(job, h->launched);
 		bool expected = m && m->state >= TT_LEFT; /* a HELLO may come later than the goodbye */
-		refuse(l, expected ? TT_INFO : TT_WARN, again, text);
+		refuse_life(l, expected ? TT_INFO : TT_WARN, again, m ? m->epoch : 0, text);
 		if (m && m->link && !again)
 			m->link->doubted = false; /* the next HELLO asks again */
 		return;
@@ -388,9 +413,27 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 
 void tt_greeting_let_in(struct tt_link *l, uint32_t rank, uint32_t epoch)
 {
-	const struct hello h = { rank, (uint32_t)tt_members(l->job)->launched, epoch, true, 0 };
+	const struct hello h = { .rank = rank,
+		                 .launched = (uint32_t)tt_members(l->job)->launched,
+		                 .epoch = epoch,
+		                 .joining = true };
 
 	meet(l, &h, true);
+}
+
+/* Calls of ranks that differ there would fail, hang, or go on in two halves. */
+static bool find_disagreement(const struct tt_job *job, const struct hello *h, const char *its, char why[TT_REFUSED_WHY])
+{
+	struct tt_setting_difference d;
+	char me[24], it[24] = "the newcomer";
+
+	if (!*its || !tt_settings_differ(tt_members(job)->agreed, its, &d))
+		return false;
+	if (h->rank != TT_NEW_RANK)
+		snprintf(it, sizeof it, "rank %u", h->rank);
+	snprintf(why, TT_REFUSED_WHY, "%s is %s on %s and %s on %s: all ranks must have the same value", d.name, d.its,
+	         it, d.ours, tt_own_name(job, me));
+	return true;
 }
 
 /* Two jobs of one user may have the same secret, the same size, and, by mistake, the same port. A rank without a name
@@ -398,12 +441,17 @@ void tt_greeting_let_in(struct tt_link *l, uint32_t rank, uint32_t epoch)
 static void take_hello(struct tt_link *l, struct tt_pack *p)
 {
 	const char *ours = tt_members(l->job)->name;
-	struct hello h = { .rank = tt_get32(p), .launched = tt_get32(p), .epoch = tt_get32(p), .joining = tt_get8(p) };
-	char its[TT_JOB_NAME + 1] = "", why[TT_REFUSED_WHY];
+	struct hello h = { .rank = tt_get32(p), .launched = tt_get32(p), .epoch = tt_get32(p) };
+	uint8_t how = tt_get8(p);
+	char its[TT_JOB_NAME + 1] = "", agreed[TT_AGREED] = "", why[TT_REFUSED_WHY];
 	struct tt_node node = { .name = "" };
 
+	h.joining = how & 1;
+	h.returned = how & 2;
 	if (!p->bad && tt_pack_left(p))
 		tt_get_text(p, its, sizeof its);
+	if (!p->bad && tt_pack_left(p))
+		tt_get_text(p, agreed, sizeof agreed);
 	if (!p->bad && tt_pack_left(p))
 		h.list = tt_get64(p);
 	if (!p->bad && tt_members(l->job)->own_list)
@@ -414,6 +462,8 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		snprintf(why, sizeof why, "this port is another job's: it has the job \"%s\", and the process is of "
 		         "\"%s\": set another TUTTI_BOOT, or the same TUTTI_JOB", ours, its);
 		refuse(l, TT_WARN, l->job->leaving && h.joining, why); /* it may be that which begins here next */
+	} else if (find_disagreement(l->job, &h, agreed, why)) {
+		refuse(l, TT_WARN, false, why);
 	} else {
 		if (*node.name) /* not before: a place in the list is for ever */
 			h.rank = tt_nodes_seat_guest(l->job, &node);
@@ -421,14 +471,29 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 	}
 }
 
-/* A later life than that which was refused, in its groups, too. */
-static void renew_epoch(struct tt_job *job)
+/* A later life than that which was refused, and than the one that is known there; in its groups, too. */
+static void renew_epoch(struct tt_job *job, uint32_t known)
 {
 	struct tt_member *me = tt_member(job, job->rank);
+	uint32_t now = tt_epoch_now(), next = known + 1 ? known + 1 : 1;
 
-	job->epoch = tt_epoch_now();
+	job->epoch = known && tt_before(now, next) ? next : now;
 	tt_group_epoch(me, job->epoch);
 	me->epoch = job->epoch;
+}
+
+/* Only a rank of this job knows a life of rank 0. */
+static void take_probed(struct tt_link *l, bool again, uint32_t known, const char *why)
+{
+	struct tt_members *all = tt_members(l->job);
+
+	if (!again && known && !l->job->joined && !all->join_err) {
+		all->join_err = -EPERM;
+		snprintf(all->join_why, sizeof all->join_why, "%.95s refused this process as rank 0: %s", l->peer->addr,
+		         why);
+		l->job->engine.news = true;
+	}
+	tt_link_doom(l);
 }
 
 static void take_refusal(struct tt_link *l, struct tt_pack *p)
@@ -438,19 +503,26 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	struct tt_member *m = l->member && l->member->link == l ? l->member : NULL; /* not after a BUSY */
 	bool again = tt_get8(p), first = !job->joined && !all->join_err;
 	char text[TT_REFUSED_WHY], name[24];
+	uint32_t known;
 
 	tt_get_text(p, text, sizeof text);
-	all->may_come |= again;
-	all->turned_away |= !again;
+	known = tt_pack_left(p) ? tt_get32(p) : 0;
+	bool is_behind = known && !tt_before(known, job->epoch);
+	if (l->probe) {
+		take_probed(l, again, known, text);
+		return;
+	}
 	if (first)
 		snprintf(all->join_why, sizeof all->join_why, "%.95s refused this process as %s: %.200s%s",
-		         l->peer->addr, own_name(job, name), text, strstr(text, "already taken") ?
+		         l->peer->addr, tt_own_name(job, name), text, strstr(text, "already taken") ?
 		         " (a program that a rank starts gets its own job by `tutti run`)" : "");
 	bool more = m && tt_rendezvous_has_more(m);
+	if (more)
+		tt_rendezvous_refused(job, again, text);
 	uint64_t patience = more || all->unnumbered ? job->timeout : job->timeout / 2;
 	if (again && (!job->joined || all->node_list) && m && tt_rendezvous_retry(m, patience)) {
-		if (!job->joined)
-			renew_epoch(job);
+		if (!job->joined || is_behind)
+			renew_epoch(job, known);
 		m->link = NULL;
 		tt_link_doom(l);
 		return;

@@ -21,20 +21,32 @@ static const struct {
 	[TT_TIME_HEARTBEAT] = { 4, 25, 500 },
 	[TT_TIME_LOOK] = { 16, 2, 200 },
 	[TT_TIME_GRACE] = { 8, 0, 30 },
-	[TT_TIME_STALE] = { 1, 0, 1000 }, /* more than news.c keeps a death to itself */
+	[TT_TIME_STALE] = { 1, 0, 1000 },
 	[TT_TIME_NET] = { 4, 0, 2500 },
 	[TT_TIME_RETRY_MIN] = { 100, 0, 10 },
 	[TT_TIME_RETRY_MAX] = { 20, 0, 300 },
 	[TT_TIME_FAREWELL] = { 20, 0, 500 },
 };
 
+/* Where a host has too few cores, a turn of the progress loop comes late. In the grace this rank must have a turn. In
+ * the stale time it must hear what news.c keeps to itself for a grace. */
+static uint64_t stretched(const struct tt_job *job, enum tt_time t, uint64_t most)
+{
+	if (t == TT_TIME_GRACE)
+		return tt_max(most, 4 * tt_members(job)->lateness);
+	if (t == TT_TIME_STALE)
+		return tt_max(most, tt_time(job, TT_TIME_HEARTBEAT) + tt_time(job, TT_TIME_LOOK) +
+		                    3 * tt_time(job, TT_TIME_GRACE));
+	return most;
+}
+
 uint64_t tt_time(const struct tt_job *job, enum tt_time t)
 {
 	uint64_t ns = job->silence / times[t].share;
 
-	if (times[t].most && ns > times[t].most * TT_MS)
-		ns = times[t].most * TT_MS;
-	return ns < times[t].least * TT_MS ? times[t].least * TT_MS : ns;
+	if (times[t].most)
+		ns = tt_min(ns, stretched(job, t, times[t].most * TT_MS));
+	return tt_max(ns, times[t].least * TT_MS);
 }
 
 /* A timeout that is shorter than the silence makes for shorter looks. */
@@ -155,11 +167,18 @@ static void join_ring(struct tt_job *job, uint64_t now)
 	}
 }
 
+/* The largest one counts, and is forgotten slowly. */
+static void note_lateness(struct tt_members *all, uint64_t late)
+{
+	all->lateness = tt_max(late, all->lateness - all->lateness / 64);
+}
+
 static void look(struct tt_timer *t)
 {
 	struct tt_job *job = tt_container_of(t, struct tt_members, heartbeat)->job;
 	uint64_t now = tt_now(), every = time_of_look(job), late = now - t->at;
 
+	note_lateness(tt_members(job), late);
 	if (late > tt_time(job, TT_TIME_HEARTBEAT))
 		leave_out(job, late, now);
 	if (!job->leaving) {

@@ -98,6 +98,7 @@ bool tt_member_epoch(struct tt_member *m, uint32_t epoch)
 
 void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
+	m->returned |= m->epoch && tt_members(m->job)->node_list && !tt_members(m->job)->own_list;
 	tt_member_gone(m, -ECONNRESET, "%s has started anew", tt_member_label(m).text);
 	tt_timer_stop(&m->retry);
 	m->untold = m->silent = m->accuser = m->passed_on = m->fed = false;
@@ -112,6 +113,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	m->failed_ways = 0;
 	m->tries = m->telling = 0;
 	m->started = m->started_in = 0;
+	m->heard = 0;
 	m->unreached = 0;
 	if (m->rank >= tt_members(m->job)->launched) /* another process has the number now */
 		tt_stats_retire(&m->job->stats, &m->stats);

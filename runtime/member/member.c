@@ -26,6 +26,7 @@ static int make_members(struct tt_job *job, const struct tt_launch *launch)
 
 	const char *name = tt_setting(&job->settings, TT_JOB);
 	snprintf(all->name, sizeof all->name, "%s", name ? name : launch->name);
+	tt_settings_agreed(&job->settings, all->agreed, sizeof all->agreed);
 	all->endpoints = all->launched;
 	job->size = 0;
 	all->of = calloc((size_t)all->launched, sizeof *all->of);

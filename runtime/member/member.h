@@ -9,6 +9,11 @@ enum { TT_MEMBER_SLOT = 0, TT_GROUPS = 1024, TT_FREED_GROUPS = 256 };
 
 enum { TT_DOING = 200 }; /* bytes of the text in a PONG, with the zero */
 
+struct tt_eviction { /* what an evicted rank tells `tutti run`: one write, which a pipe takes as a whole */
+	int32_t rank;
+	char why[252];
+};
+
 struct tt_claim;
 struct tt_forming;
 struct tt_newcomer;
@@ -63,6 +68,7 @@ struct tt_link { /* one connection; usually the only one to its member */
 	bool asked_where;           /* and has no answer yet */
 	bool used;                  /* for more than the rendezvous, or made after it */
 	bool parted;                /* belongs to no member any more: the other side disconnects */
+	bool probe;                 /* of rank 0, which joins: is its job under way there? */
 	struct tt_list loans;       /* keys that the other side holds */
 	struct tt_timer recall;     /* while some of these loans are recalled ... */
 	uint64_t recall_seen;       /* ... what had been received when it was started */
@@ -86,11 +92,12 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	struct tt_link *link;       /* carries posts, or is being connected */
 	struct tt_op_queue waiting; /* posted before it is up */
 	uint64_t unreached;         /* when connecting failed for lack of files, which says nothing about it */
-	uint32_t started, started_in; /* collectives that it has started, as last heard, and in which group (uid) */
+	uint32_t started, started_in; /* collectives that it has started, as last heard, and in which group (uid) ... */
+	uint64_t heard;             /* ... and when the member itself has said that */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	const char *why;            /* ... and why, "" until then */
 	char *why_not;              /* the sentence about the first net that failed, or NULL */
-	char *doing;                /* what its program does, as its last PONG says, or NULL */
+	char *doing;                /* what its program does, as last heard, or NULL */
 	uint32_t promised;          /* this rank has consented to this life of it; 0: to none ... */
 	int promised_to;            /* ... which that rank wants to let in */
 	uint8_t *bye;               /* LEFT: its goodbye, from the number of ranks on ... */
@@ -101,6 +108,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	bool outside;               /* joined a job under way, and is in no group yet */
 	bool sponsored;             /* this rank has let it in */
 	bool removed;               /* node list: the program has taken it out */
+	bool returned;              /* node list: this life of it is not its first one */
 	bool guest;                 /* its list has this process, and this process's list does not have it */
 	bool sought;                /* own list: it has ended, and this process tries to meet its next life */
 	bool quiet;                 /* GONE for this rank alone: the others are not told */
@@ -141,20 +149,26 @@ struct tt_members { /* the room's own struct in a job */
 	uint64_t endpoints_sent;    /* when this rank began to pass the table of endpoints on; 0: not yet */
 	struct tt_text *texts;      /* see tt_text_keep */
 	struct tt_timer heartbeat;
+	uint64_t lateness;          /* of this rank's looks at its connections, in nanoseconds */
 	bool node_list;
 	bool own_list;              /* ... of this process alone: ranks are numbered otherwise elsewhere */
+	bool returned;              /* node list: others know an earlier life of this rank, so it has no seat */
 	struct tt_node *node;       /* the list: a node for each rank that is known */
 	bool minority;              /* a minority of a group may go on */
-	bool evicted;               /* the others have evicted this rank */
+	const char *evicted;        /* why the others have evicted this rank; NULL: they have not */
 	bool warned;                /* that a rank of this host is reached over a slower net */
 	char name[TT_JOB_NAME + 1]; /* the job's: TUTTI_JOB, or the launcher's; "": none. Constant after the join */
+	char agreed[TT_AGREED];     /* settings that all ranks must have alike, as this rank joined with them */
 	int launched;               /* ranks that the job was started with: all ranks must say the same */
 	int capacity;               /* ranks that may be known. Rank 0 decides; a guess until its WELCOME */
 	bool unnumbered;            /* this rank is new and has no number yet: its place is the last one */
 	const char *boots, *boot;   /* TUTTI_BOOT's list of addresses; the one in it that is asked now */
 	const char *over;           /* the transport of these addresses */
 	const char *root;           /* HOST:PORT of rank 0, or NULL; the job keeps it */
-	bool turned_away, may_come; /* since the first of them some rank has refused this one; or said: ask again */
+	uint64_t refused_at;        /* a bit for each of them: a rank there has refused this one for good, ... */
+	char refusal[256];          /* ... why, ... */
+	bool may_come;              /* ... and since the first one a rank that has not said: ask again */
+	int probes;                 /* of rank 0: ranks in that list that have not said yet whether the job is under way */
 	int sponsor;                /* the rank that lets this one in */
 	uint32_t voters;            /* late: the uid of the group whose ranks have let this one in */
 	uint32_t claims;            /* the number of the last one that this rank has made */
@@ -285,7 +299,7 @@ void tt_member_expel(struct tt_member *, int err, const char *why);
 /* As tt_member_gone, and tells the member. Nothing from it lands after the return. Not from a callback of a net. */
 void tt_member_evict(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4);
 bool tt_member_is_there(const struct tt_job *, int rank); /* another rank, neither gone nor left */
-/* Asks how far the member has come in the group of that uid. */
+/* Asks how far the member has come in the group of that uid, and whom it knows to be late there. */
 void tt_member_ping_for(struct tt_member *, uint32_t uid);
 /* "rank 2"; in a job on several hosts "rank 2 (node-b, 10.0.0.7)" */
 struct tt_label { char text[112]; };

@@ -45,10 +45,12 @@ void tt_link_is_at(struct tt_link *, const char *addresses); /* answers WHERE: d
 void tt_link_forget(struct tt_member *);             /* closes its connection; the member stays */
 void tt_link_part(struct tt_link *);                 /* is no member's now; the other side has a moment to close it */
 void tt_link_doom(struct tt_link *);                 /* tt_peer_settle will disconnect it */
+void tt_link_probe(struct tt_job *, const char *addr); /* rank 0 joins: asks there whether its job is under way */
 void tt_peer_settle(struct tt_job *);                /* not from a callback of a net */
 
 /* ---- greeting.c ---- */
 
+const char *tt_own_name(const struct tt_job *, char text[24]); /* "rank 2", or "a newcomer" */
 void tt_greeting_start(struct tt_link *); /* sends HELLO */
 void tt_greeting_ask_where(struct tt_link *); /* sends WHERE, before HELLO */
 void tt_greeting_await(struct tt_link *); /* closes the connection unless a HELLO comes in time */
@@ -56,7 +58,7 @@ void tt_greeting_take(struct tt_link *, uint8_t type, struct tt_pack *); /* a me
 void tt_member_refuse(struct tt_member *, const char *why); /* another process has come as this rank */
 void tt_greeting_let_in(struct tt_link *, uint32_t rank, uint32_t epoch); /* a newcomer, as that rank ... */
 void tt_greeting_refuse(struct tt_link *, const char *why);               /* ... or not at all ... */
-void tt_greeting_put_off(struct tt_link *, const char *why);              /* ... or not now */
+void tt_greeting_put_off(struct tt_link *, uint32_t known, const char *why); /* ... or not now; known: see greeting.c */
 void tt_take_refused(struct tt_member *, struct tt_pack *); /* a message */
 
 /* ---- post.c ---- */
@@ -99,6 +101,7 @@ void tt_rendezvous_endpoint(struct tt_member *, struct tt_pack *);   /* messages
 void tt_rendezvous_endpoints(struct tt_member *, struct tt_pack *);
 /* A member was not reached: connects again in a moment, for up to `patience` in all. False: it does not. */
 bool tt_rendezvous_retry(struct tt_member *, uint64_t patience);
+void tt_rendezvous_refused(struct tt_job *, bool again, const char *why); /* the rank that was asked there has said that */
 bool tt_rendezvous_has_more(const struct tt_member *); /* is being asked to let this process in, and so may others be */
 void tt_rendezvous_present(struct tt_job *); /* says to the rank that has let this one in where this one listens */
 struct tt_member *tt_rendezvous_found(struct tt_member *, int rank); /* the rank that answered there */
@@ -143,7 +146,6 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *);
 void tt_agree_member_down(struct tt_member *);
 void tt_agree_free(struct tutti *);
 bool tt_agree_voted(const struct tutti *); /* this rank has accepted the next membership view */
-bool tt_agree_has_reported(const struct tutti *); /* this rank has told what it knows for the next view */
 bool tt_agree_is_over(const struct tutti *);      /* the next view is decided */
 bool tt_agree_is_enough(const struct tutti *, const uint8_t *seats); /* a bit for each; NULL: all that are in */
 

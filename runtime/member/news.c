@@ -219,21 +219,22 @@ bool tt_news_all_told(void *arg)
 	return true;
 }
 
-/* Also to `tutti run`, which ends a process whose program does not notice. */
+/* Also to `tutti run`, which ends a process whose program does not notice, and to `tutti doctor`, which asks. */
 static void say_evicted(struct tt_job *job, const char *why)
 {
 	const char *pipe = tt_setting(&job->settings, TT_EVICTED_PIPE);
+	struct tt_eviction e = { .rank = job->rank };
 	unsigned long long inode;
-	int32_t rank = job->rank;
 	struct stat is;
 	int fd;
 
 	if (tt_members(job)->evicted)
 		return;
-	tt_members(job)->evicted = true;
+	tt_members(job)->evicted = tt_text_keep(job, why);
 	tt_log(TT_WARN, "the other ranks go on without this one: %s", why);
+	snprintf(e.why, sizeof e.why, "%.251s", why);
 	if (pipe && sscanf(pipe, "%d:%llu", &fd, &inode) == 2 && !fstat(fd, &is) && is.st_ino == inode)
-		(void)!write(fd, &rank, sizeof rank); /* else the file was closed on the way, and is another one */
+		(void)!write(fd, &e, sizeof e); /* else the file was closed on the way, and is another one */
 }
 
 void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
@@ -263,13 +264,63 @@ void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 	}
 }
 
-/* PING and PONG carry how far the sender has come in a group, which tells a late rank from those that wait for it, and
- * what its program does. A heartbeat has group 0, which is none. */
+enum { BEHIND = 3, BEHIND_MAX = 16 + 1 + TT_DOING }; /* late ranks in a PING or PONG, and the bytes of one */
+
+static const char unreached[] = "it could not be reached so far: does it run?";
+
+/* A node of a list that has not started cannot say how far it has come. */
+static bool is_unreached(const struct tt_member *m) { return m->state == TT_CONNECTING && m->tries; }
+
+/* It has begun fewer collectives of the group than this rank, as far as this rank has heard lately. */
+static bool is_behind(const struct tt_member *m, const struct tutti *g)
+{
+	bool heard = m->started_in == g->uid && tt_now() - m->heard < 2 * g->job->silence;
+
+	return m->rank != g->job->rank && m->state < TT_LEFT &&
+	       (is_unreached(m) || (heard && tt_before(m->started, g->started)));
+}
+
+/* Older by a look at each rank that passes it on: so nothing goes round for ever. */
+static uint64_t age_of(const struct tt_member *m)
+{
+	uint64_t age = is_unreached(m) ? 0 : tt_now() - m->heard;
+
+	return tt_min((age + tt_time(m->job, TT_TIME_LOOK)) / TT_MS, UINT32_MAX);
+}
+
+static void put_one_behind(struct tt_pack *p, const struct tt_member *m, const struct tutti *g)
+{
+	tt_put32(p, tt_member_number(m));
+	tt_put32(p, m->epoch);
+	tt_put32(p, is_unreached(m) ? g->started - (1u << 30) : m->started);
+	tt_put32(p, (uint32_t)age_of(m));
+	tt_put_text(p, is_unreached(m) ? unreached : m->doing ? m->doing : "");
+}
+
+/* The ranks of the group that this one knows to be late. */
+static void put_behind(struct tt_pack *p, const struct tutti *g)
+{
+	uint8_t *count = p->at, n = 0;
+
+	tt_put8(p, 0);
+	for (int i = 0; g && i < g->n && n < BEHIND; i++) {
+		const struct tt_member *m = tt_group_member(g, i);
+		if (is_behind(m, g)) {
+			put_one_behind(p, m, g);
+			n++;
+		}
+	}
+	*count = n;
+}
+
+/* PING and PONG carry how far the sender has come in a group, which tells a late rank from those that wait for it, what
+ * its program does, and which ranks it knows to be late: few ranks are connected to those. A heartbeat has group 0,
+ * which is none. */
 static void say_alive(struct tt_member *to, uint8_t type, uint32_t uid)
 {
 	const struct tutti *g = uid ? tt_group_named(to->job, uid) : NULL;
 	const uint32_t words[] = { uid, g ? g->started : 0 };
-	uint8_t bytes[TT_DOING];
+	uint8_t bytes[TT_DOING + 1 + BEHIND * BEHIND_MAX];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	char text[TT_DOING] = "";
 
@@ -277,29 +328,64 @@ static void say_alive(struct tt_member *to, uint8_t type, uint32_t uid)
 		tt_each_module(m, to->job, doing)
 			m->doing(to->job, text, sizeof text);
 	tt_put_text(&p, text);
+	if (uid)
+		put_behind(&p, g);
 	tt_send_words(to, type, words, 2, bytes, (size_t)(p.at - bytes));
 }
 
-static void keep_doing(struct tt_member *m, struct tt_pack *p)
+static void keep_life(struct tt_member *m, uint32_t uid, uint32_t started, uint64_t heard, const char *doing)
 {
-	char text[TT_DOING];
-
-	tt_get_text(p, text, sizeof text);
+	m->started_in = uid;
+	m->started = started;
+	m->heard = heard;
 	free(m->doing);
-	m->doing = strdup(text); /* NULL: not known */
+	m->doing = strdup(doing); /* NULL: not known */
+}
+
+/* What the member has said itself, or what is newer, stays. */
+static bool is_news_of(const struct tt_member *m, uint32_t uid, uint32_t started, uint64_t heard)
+{
+	if (m->started_in != uid)
+		return heard > m->heard;
+	return tt_before(m->started, started) || (m->started == started && heard > m->heard);
+}
+
+static void take_one_behind(struct tt_job *job, uint32_t uid, struct tt_pack *p)
+{
+	uint32_t rank = tt_take_number(job, p), epoch = tt_get32(p), started = tt_get32(p);
+	uint64_t now = tt_now(), age = tt_get32(p) * TT_MS;
+	char doing[TT_DOING];
+
+	tt_get_text(p, doing, sizeof doing);
+	if (p->bad || rank >= (uint32_t)job->size || rank == (uint32_t)job->rank || age >= now)
+		return;
+	struct tt_member *m = tt_member(job, rank);
+	if (m->state < TT_LEFT && m->epoch == epoch && is_news_of(m, uid, started, now - age))
+		keep_life(m, uid, started, now - age, doing);
+}
+
+static void take_group_life(struct tt_member *from, uint32_t uid, uint32_t started, struct tt_pack *p)
+{
+	char doing[TT_DOING];
+	uint8_t n;
+
+	tt_get_text(p, doing, sizeof doing);
+	n = tt_get8(p);
+	p->bad |= n > BEHIND;
+	if (!p->bad)
+		keep_life(from, uid, started, tt_now(), doing);
+	for (; !p->bad && n; n--)
+		take_one_behind(from->job, uid, p);
 }
 
 static void take_life(struct tt_member *from, struct tt_pack *p, bool answer)
 {
 	uint32_t uid = tt_get32(p), started = tt_get32(p);
 
+	if (!p->bad && uid)
+		take_group_life(from, uid, started, p);
 	if (p->bad)
 		return;
-	if (uid) {
-		from->started_in = uid;
-		from->started = started;
-		keep_doing(from, p);
-	}
 	if (answer)
 		say_alive(from, TT_PONG, uid);
 	else

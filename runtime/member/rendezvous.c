@@ -104,36 +104,75 @@ void tt_rendezvous_endpoints(struct tt_member *m, struct tt_pack *p)
 		tt_tree_send(job);
 }
 
+/* The first address of a list, for the transport over which ranks meet. */
+static int read_address(const struct tt_members *all, const char *list, char addr[96])
+{
+	size_t len = strcspn(list, ","), name = strlen(all->over) + 1;
+	bool scheme = !strncmp(list, all->over, name - 1) && list[name - 1] == ':';
+
+	if (snprintf(addr, 96, "%s:%.*s", all->over, (int)(len - (scheme ? name : 0)), list + (scheme ? name : 0)) < 96)
+		return 0;
+	return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%.*s\" is too long", (int)len, list);
+}
+
+/* NULL: that was the last one. */
+static const char *next_address(const char *list)
+{
+	list += strcspn(list, ",");
+	return *list && list[1] ? list + 1 : NULL;
+}
+
 /* The address that is asked now. */
 static int take_address(struct tt_job *job)
 {
-	struct tt_members *all = tt_members(job);
-	size_t len = strcspn(all->boot, ","), name = strlen(all->over) + 1;
-	bool scheme = !strncmp(all->boot, all->over, name - 1) && all->boot[name - 1] == ':';
 	char addr[96];
+	int err = read_address(tt_members(job), tt_members(job)->boot, addr);
 
-	if (snprintf(addr, sizeof addr, "%s:%.*s", all->over, (int)(len - (scheme ? name : 0)),
-	             all->boot + (scheme ? name : 0)) >= (int)sizeof addr)
-		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%.*s\" is too long", (int)len, all->boot);
-	tt_address_set(tt_member(job, 0), addr);
-	return 0;
+	if (!err)
+		tt_address_set(tt_member(job, 0), addr);
+	return err;
 }
 
-/* False: this process has been refused since the first address, and nobody said that it may come again. */
+static uint64_t bit_of_address(const struct tt_members *all)
+{
+	int n = 0;
+
+	for (const char *at = all->boots; at && at < all->boot; at = next_address(at))
+		n++;
+	return 1ull << tt_min(n, 63);
+}
+
+/* A rank that looks whether an earlier life is there says "again" and "no" in turn: the no stands. */
+void tt_rendezvous_refused(struct tt_job *job, bool again, const char *why)
+{
+	struct tt_members *all = tt_members(job);
+	uint64_t bit = bit_of_address(all);
+
+	if (!again) {
+		all->refused_at |= bit;
+		snprintf(all->refusal, sizeof all->refusal, "%s", why);
+	}
+	all->may_come |= again && !(all->refused_at & bit);
+}
+
+/* False: this process has been refused, and of the ranks that answer nobody says that it may come again. */
 static bool turn_to_next_address(struct tt_job *job)
 {
 	struct tt_members *all = tt_members(job);
+	const char *next = next_address(all->boot);
+	char name[24];
 
-	all->boot += strcspn(all->boot, ",");
-	if (*all->boot == ',' && all->boot[1]) {
-		all->boot++;
-		return !take_address(job);
-	}
-	all->boot = all->boots;
-	if (all->turned_away && !all->may_come)
+	all->boot = next ? next : all->boots;
+	if (!next && all->refused_at && !all->may_come) {
 		all->join_err = -EPERM;
-	all->turned_away = all->may_come = false;
-	job->engine.news = true;
+		snprintf(all->join_why, sizeof all->join_why,
+		         "all ranks that answer at %.110s refuse this process as %s: %.220s", all->boots,
+		         tt_own_name(job, name), all->refusal);
+	}
+	if (!next) {
+		all->may_come = false;
+		job->engine.news = true;
+	}
 	return !all->join_err && !take_address(job);
 }
 
@@ -217,7 +256,8 @@ static bool is_met(void *arg)
 	struct tt_job *job = arg;
 	const struct tt_members *all = tt_members(job);
 
-	return is_known(job) || all->join_err || (job->rank && tt_member(job, all->sponsor)->state >= TT_LEFT);
+	return (is_known(job) && !all->probes) || all->join_err ||
+	       (job->rank && tt_member(job, all->sponsor)->state >= TT_LEFT);
 }
 
 static void name_missing(const struct tt_job *job, char *text, size_t room)
@@ -324,6 +364,10 @@ static void say_awaited(const struct tt_job *job, const struct tt_launch *b)
 		tt_log(TT_WARN, "joining at %s waits for rank%s of %d", b->address, missing, job->size);
 	else if (tt_member(job, 0)->state == TT_UP)
 		tt_log(TT_WARN, "joining waits for other ranks: rank 0 at %s knows which", b->address);
+	else if (tt_rendezvous_has_more(tt_member(job, 0)))
+		tt_log(TT_WARN, "joining waits for a rank that lets this process in, at %.150s%s%s", b->boots,
+		       *tt_members(job)->refusal ? ". One has refused: " : ": do they run, and are the addresses right?",
+		       tt_members(job)->refusal);
 	else
 		tt_log(TT_WARN, "joining waits for rank 0 at %s: does it run, and is the address right?%s%s",
 		       b->address, *last_try ? " The last try: " : "", last_try);
@@ -335,6 +379,18 @@ static uint64_t time_to_meet(const struct tt_job *job, const struct tt_launch *b
 	bool found = tt_member(job, tt_members(job)->sponsor)->state == TT_UP;
 
 	return b->again.err && !found ? b->again.until : begun + job->timeout;
+}
+
+/* The list names other ranks if the job was under way when a person wrote the list. A rank 0 that was started again
+ * would begin a second job, which nobody else is in. */
+static void probe_others(struct tt_job *job)
+{
+	const struct tt_members *all = tt_members(job);
+	char addr[96];
+
+	for (const char *at = next_address(all->boots); at; at = next_address(at))
+		if (!read_address(all, at, addr))
+			tt_link_probe(job, addr);
 }
 
 /* The parent in the tree may hang: rank 0 is asked from time to time. */
@@ -351,8 +407,10 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 
 	if (err)
 		return err;
-	if (job->rank == 0)
+	if (job->rank == 0) {
+		probe_others(job);
 		send_if_complete(job);
+	}
 	do {
 		if (job->rank && tt_member(job, tt_members(job)->sponsor)->state < TT_LEFT)
 			tt_rendezvous_present(job);

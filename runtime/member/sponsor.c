@@ -73,7 +73,7 @@ static bool may_vote(const struct tt_job *job, uint32_t uid)
 {
 	const struct tutti *g = voters(job);
 
-	return uid && uid == tt_sponsor_voters(job) && !(g && tt_agree_has_reported(g));
+	return uid && uid == tt_sponsor_voters(job) && !(g && tt_agree_voted(g));
 }
 
 /* No process has the number, or may get it from another sponsor than that one. */
@@ -151,8 +151,9 @@ void tt_sponsor_take_claim(struct tt_member *from, struct tt_pack *p)
 	if (tt_pack_left(p))
 		take_farewell(job, rank, p);
 	uint32_t answer = consents(job, uid, rank, epoch, from->rank, purpose == NEW);
-	const uint32_t words[] = { uid, number, answer, (uint32_t)job->size };
-	tt_send_words(from, TT_CONSENT, words, 4, NULL, 0);
+	uint32_t known = rank < (uint32_t)job->size ? tt_member(job, rank)->epoch : 0;
+	const uint32_t words[] = { uid, number, answer, (uint32_t)job->size, known };
+	tt_send_words(from, TT_CONSENT, words, 5, NULL, 0);
 }
 
 /* ---- asking ---- */
@@ -355,7 +356,7 @@ static void turn_away_for_now(struct tt_link *l)
 	snprintf(text, sizeof text, "%d newcomers are there (TUTTI_NEWCOMERS)",
 	         tt_members(l->job)->capacity - tt_members(l->job)->launched);
 	tt_sponsor_end(l);
-	tt_greeting_put_off(l, text);
+	tt_greeting_put_off(l, 0, text);
 }
 
 static bool begin_anew(struct tt_claim *c, const struct tutti *g)
@@ -455,10 +456,23 @@ static void note_answer(struct tt_claim *c, int rank, enum answer answer)
 	c->taken |= answer == TAKEN;
 }
 
+/* A sponsor that joined late does not know which lives have ended before. */
+static bool has_come_behind(struct tt_claim *c, uint32_t known)
+{
+	struct tt_link *l = c->link;
+
+	if (c->rank == TT_NEW_RANK || !known || !tt_before(c->epoch, known))
+		return false;
+	tt_sponsor_end(l);
+	tt_greeting_put_off(l, known, "the rank has had a later life");
+	return true;
+}
+
 void tt_sponsor_take_consent(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
 	uint32_t uid = tt_get32(p), number = tt_get32(p), answer = tt_get32(p), size = tt_get32(p);
+	uint32_t known = tt_get32(p);
 	const struct tutti *g = voters(job);
 
 	p->bad |= answer > FREE || size > (uint32_t)tt_members(job)->capacity;
@@ -471,8 +485,10 @@ void tt_sponsor_take_consent(struct tt_member *from, struct tt_pack *p)
 		struct tt_claim *c = l->claim;
 		if (!c || c->failed || c->number != number || c->uid != uid)
 			continue;
-		note_answer(c, from->rank, answer);
-		judge(c, g);
+		if (!has_come_behind(c, known)) {
+			note_answer(c, from->rank, answer);
+			judge(c, g);
+		}
 		return;
 	}
 }

@@ -104,6 +104,12 @@ static void say_all(struct tt_job *job, char *text, size_t size)
 
 	*text = 0;
 	own->inquiry->waited_ms = own->inquiry->awaits = 0;
+	own->inquiry->evicted = tt_members(job)->evicted != NULL;
+	if (own->inquiry->evicted) {
+		snprintf(text, size, "is out of the job: the other ranks go on without it: %s\n",
+		         tt_members(job)->evicted);
+		return;
+	}
 	tt_each_of(const struct tt_operation, link, r, &own->running) {
 		uint64_t waited = own->clock - r->since;
 		own->inquiry->waited_ms = (uint32_t)tt_max(own->inquiry->waited_ms, waited / TT_MS + 1);

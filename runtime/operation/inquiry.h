@@ -8,7 +8,7 @@
 #include "engine/engine.h"
 
 #define TT_INQUIRY_FILE "tutti-inquiry"
-enum { TT_INQUIRY_SIZE = 4096, TT_INQUIRY_MAGIC = 0x54490002, /* the last digits: the layout */
+enum { TT_INQUIRY_SIZE = 4096, TT_INQUIRY_MAGIC = 0x54490003, /* the last digits: the layout */
        TT_INQUIRY_AWAITED = 16 };
 
 struct tt_inquiry { /* on one host, hence in the order of its processor */
@@ -20,11 +20,12 @@ struct tt_inquiry { /* on one host, hence in the order of its processor */
 	_Atomic uint32_t answered;  /* `asked` at the time of the text; written last */
 	_Atomic uint32_t turn;      /* odd while the text is being written */
 	uint32_t waited_ms;         /* the longest of its calls under way; 0: there is none */
+	uint32_t evicted;           /* 1: the others have evicted it, and the text says why */
 	uint32_t awaits;            /* how many of ... */
 	int32_t awaited[TT_INQUIRY_AWAITED]; /* ... these ranks its calls wait for, the first ones */
 	char name[68];              /* the job's; "": none */
 	char label[112];            /* "rank 2 (node-b, 10.0.0.7)" */
-	char text[TT_INQUIRY_SIZE - 296]; /* parts of a sentence, behind the label, one a line */
+	char text[TT_INQUIRY_SIZE - 304]; /* parts of a sentence, behind the label, one a line */
 };
 _Static_assert(sizeof(struct tt_inquiry) <= TT_INQUIRY_SIZE, "an inquiry is one page");
 

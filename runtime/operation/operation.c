@@ -13,6 +13,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+enum { HEARSAY = 16 }; /* beats in which the word of a late rank goes round */
+
 static const struct tt_operation_kind plain;
 
 struct tt_operation *tt_operation_begin(struct tt_job *job, tutti_op *op, tutti_op *stack, const char *what, int rank)
@@ -88,13 +90,47 @@ bool tt_operation_concerns(const struct tt_operation *r, int rank)
 	return r->rank >= 0 ? r->rank == rank : !r->group || tt_group_find(r->group, tt_member(r->job, rank));
 }
 
+static bool waits_for_group(const struct tt_operation *r) { return r->rank < 0 && !r->words->waits_for; }
+
+/* The first rank of the group at that distance or beyond which is there; NULL: there is none. */
+static struct tt_member *finger(const struct tt_operation *r, const struct tutti *group, int distance)
+{
+	for (int d = distance; d < group->n; d++) {
+		struct tt_member *m = tt_group_member(group, (group->me + d) % group->n);
+		if (tt_operation_concerns(r, m->rank))
+			return m;
+	}
+	return NULL;
+}
+
+/* A PONG also says whom its sender knows to be late. So it is enough that some ranks are connected to a late one, and
+ * that the others are connected to each other by few steps: the fingers at 1, 4, 16 ... see to both. If each rank
+ * asked all others, one late rank would leave a connection between any two. */
 void tt_operation_ping(const struct tt_operation *r)
 {
 	const struct tutti *group = r->group ? r->group : tt_members(r->job)->all;
+	bool of_group = waits_for_group(r);
+	struct tt_member *m;
 
 	for (int i = 0; i < r->job->size; i++)
-		if (tt_operation_concerns(r, i))
+		if (tt_operation_concerns(r, i) && (!of_group || tt_member(r->job, i)->state == TT_UP))
 			tt_member_ping_for(tt_member(r->job, i), group->uid);
+	for (int d = 1; of_group && r->words->late && d < group->n; d *= 4)
+		if ((m = finger(r, group, d)) && m->state != TT_UP)
+			tt_member_ping_for(m, group->uid);
+}
+
+bool tt_operation_has_heard(const struct tt_operation *r, const struct tt_member *m)
+{
+	return m->started_in == r->group->uid && tt_now() - m->heard <= tt_operations(r->job)->clock - r->since;
+}
+
+static bool knows_late(const struct tt_operation *r)
+{
+	for (int i = 0; i < r->job->size; i++)
+		if (tt_operation_concerns(r, i) && r->words->late(r, tt_member(r->job, i)))
+			return true;
+	return false;
 }
 
 /* There was no file to ask a rank that it waits for. */
@@ -165,6 +201,9 @@ int tt_operation_explain(const struct tt_operation *r)
 	if (m && r->err == -ETIMEDOUT)
 		return tt_fail(r->err, "%s: given up: %s lives, but has not done its part in time", r->what,
 		               tt_member_label(m).text);
+	if (m && (r->err == -ECONNRESET || r->err == -ENOTCONN)) /* its number has a later life */
+		return tt_fail(r->err, "%s: %s %s while the call ran, and has joined again since", r->what,
+		               tt_member_label(m).text, r->err == -ENOTCONN ? "left" : "went down");
 	if (m)
 		return tt_fail(r->err, "%s: %s: %s", r->what, tt_member_label(m).text, strerror(-r->err));
 	return tt_fail(r->err, "%s: %s", r->what, strerror(-r->err));
@@ -248,7 +287,7 @@ static void say_awaited(struct tt_operation *r, uint64_t waited)
 
 	r->said = true;
 	if (!tt_operation_name(r, r->words->late, text, sizeof text) && r->words->late)
-		snprintf(text, sizeof text, "ranks that have called it");
+		snprintf(text, sizeof text, "other ranks: none that this rank has heard of is late");
 	else if (!*text)
 		tt_operation_describe(r, text, sizeof text);
 	tt_log(TT_WARN, "%s has waited %llu ms for %s", r->what, (unsigned long long)(waited / TT_MS), text);
@@ -265,13 +304,27 @@ static bool evict_holder(struct tt_operation *r)
 	return m;
 }
 
+/* How often ranks that wait are asked what they do. */
+static uint64_t period_of(const struct tt_operation *r) { return tt_min(r->job->silence, r->timeout / 2); }
+
+static uint64_t time_waited(const struct tt_operation *r) { return tt_operations(r->job)->clock - r->since; }
+
+/* The late ranks are named some steps from here: those between need a beat each. */
+static bool seeks(const struct tt_operation *r)
+{
+	uint64_t step = tt_operations(r->job)->step;
+
+	return r->asked && !r->given_up && waits_for_group(r) && r->words->late &&
+	       time_waited(r) < r->asked * period_of(r) + HEARSAY * step && !knows_late(r);
+}
+
 /* True: this did something, which may have ended operations. */
 static bool attend(struct tt_operation *r)
 {
-	uint64_t step = tt_operations(r->job)->step, every = tt_min(r->job->silence, r->timeout / 2), waited;
+	uint64_t step = tt_operations(r->job)->step, every = period_of(r), waited;
 
 	look_for_progress(r);
-	waited = tt_operations(r->job)->clock - r->since;
+	waited = time_waited(r);
 	if (r->given_up)
 		return evict_holder(r);
 	if (waited >= r->timeout + step) { /* `since` may lie a beat before its start */
@@ -283,7 +336,7 @@ static bool attend(struct tt_operation *r)
 		tt_operation_ping(r);
 		return true;
 	}
-	if (r->asked && !r->said && waited >= r->job->silence + 2 * step) /* the answers have come */
+	if (r->asked && !r->said && waited >= r->job->silence + 2 * step && !seeks(r)) /* the answers have come */
 		say_awaited(r, waited);
 	return false;
 }
@@ -300,6 +353,9 @@ static void beat(struct tt_job *job, uint64_t passed)
 {
 	tt_operations(job)->clock += passed;
 	tt_operations(job)->step = passed;
+	tt_each_of(const struct tt_operation, link, r, &tt_operations(job)->running)
+		if (seeks(r))
+			tt_operation_ping(r);
 	while (attend_one(job))
 		continue;
 	tt_inquiry_beat(job);

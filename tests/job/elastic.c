@@ -33,6 +33,7 @@ static struct board {
 	atomic_int go;           /* the parent's word: how far they may go */
 	atomic_int here;         /* newcomers that are in the job now */
 	atomic_int holder[NUMBERS]; /* 1 + the place of the process that has that number; 0: none */
+	char address[3][96];        /* of the ranks that a job was started with */
 	struct report of[PLACES];
 } *board;
 
@@ -63,9 +64,16 @@ static void await_go(int go)
 
 /* ---- a child ---- */
 
+static const char *secret;
+static int clock_behind_s; /* of this process's host */
+
+uint64_t __real_tt_calendar(void);
+uint64_t __wrap_tt_calendar(void);
+uint64_t __wrap_tt_calendar(void) { return __real_tt_calendar() - (uint64_t)clock_behind_s * 1000 * TT_MS; }
+
 static int join_as(int rank, int ranks, int timeout_ms, int newcomers, tutti **job)
 {
-	tutti_config c = { .rank = rank, .ranks = ranks, .boot = boot_of, .timeout_ms = timeout_ms,
+	tutti_config c = { .rank = rank, .ranks = ranks, .boot = boot_of, .timeout_ms = timeout_ms, .secret = secret,
 		           .silence_ms = silence_ms, .newcomers = newcomers, .transports = wires };
 	uint64_t begun = tt_now();
 
@@ -556,6 +564,145 @@ static void test_new_root(void)
 	finish(AGAIN);
 }
 
+/* ---- who comes to a job under way with the addresses of all ranks ---- */
+
+enum { MEMBERS = 3 };
+
+static void member(void)
+{
+	struct tt_tally refused = { .ops = 0 };
+	tutti *job;
+
+	EXPECT(join_as(place, MEMBERS, HANG_MS, 0, &job) == 0);
+	if (mine->err)
+		return;
+	tt_address_find(tt_member(job->job, place)->addr, "tcp", board->address[place]);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	await_go(5);
+	tt_lock(job->job);
+	tt_stats_sum(&refused, job->job->stats.own, TUTTI_STAT_REFUSED);
+	tt_unlock(job->job);
+	EXPECT(refused.ops <= 3); /* each of them is a line in the log */
+	tutti_leave(job);
+}
+
+static void begin_members(void)
+{
+	begin();
+	for (int i = 0; i < MEMBERS; i++)
+		start(i, member);
+	for (int i = 0; i < MEMBERS; i++)
+		await(i, 1);
+}
+
+static const char *all_addresses(void)
+{
+	static char list[200];
+
+	snprintf(list, sizeof list, "%s,%s,%s", boot, board->address[1] + 4, board->address[2] + 4);
+	return list;
+}
+
+static void kill_member(int at)
+{
+	kill(pids[at], SIGKILL);
+	WANT(end_process(at, true), "rank %d was not killed", at);
+}
+
+static void come_as(int rank)
+{
+	tutti *job;
+
+	boot_of = all_addresses();
+	if (!join_as(rank, MEMBERS, HANG_MS, 0, &job))
+		tutti_leave(job);
+}
+
+static void second_rank_1(void) { come_as(1); }
+static void second_rank_0(void) { come_as(0); }
+static void new_rank(void) { come_as(TUTTI_NEW_RANK); }
+static void rank_1_with_another_secret(void)
+{
+	secret = "another secret than that of the job";
+	come_as(1);
+}
+static void rank_1_of_another_clock(void)
+{
+	clock_behind_s = 3600;
+	come_as(1);
+}
+static void rank_1_in_a_minority(void)
+{
+	setenv("TUTTI_MINORITY", "yes", 1);
+	come_as(1);
+}
+
+/* HANG_MS would be the rank's timeout. */
+static void expect_refusal(void (*program)(void), int err, const char *words, const char *more)
+{
+	const struct report *r = &board->of[MEMBERS];
+
+	start(MEMBERS, program);
+	await(MEMBERS, 9);
+	WANT(r->err == err && strstr(r->why, words) && strstr(r->why, more), "%d: %s", r->err, r->why);
+	WANT(r->ms < 15000 * SLOW, "it took %llu ms", (unsigned long long)r->ms);
+	WANT(end_process(MEMBERS, false), "it ended badly");
+	memset(&board->of[MEMBERS], 0, sizeof board->of[MEMBERS]);
+}
+
+static void expect_welcome(void (*program)(void))
+{
+	const struct report *r = &board->of[MEMBERS];
+
+	start(MEMBERS, program);
+	await(MEMBERS, 9);
+	WANT(!r->err && r->late, "%d: %s", r->err, r->why);
+	WANT(r->ms < 15000 * SLOW, "it took %llu ms", (unsigned long long)r->ms);
+	WANT(end_process(MEMBERS, false), "it ended badly");
+	memset(&board->of[MEMBERS], 0, sizeof board->of[MEMBERS]);
+}
+
+static void test_refused_by_all(void)
+{
+	begin_members();
+	expect_refusal(second_rank_1, -EPERM, "all ranks that answer at ", "rank 1 is already taken");
+	expect_refusal(rank_1_with_another_secret, -EPERM, "all ranks that answer at ", "TUTTI_SECRET");
+	board->go = 5;
+	finish(MEMBERS);
+}
+
+/* It is to host no second job. */
+static void test_rank_0_again(void)
+{
+	begin_members();
+	kill_member(0);
+	expect_refusal(second_rank_0, -EPERM, "refused this process as rank 0: ", "TUTTI_RANK=new");
+	expect_welcome(new_rank);
+	board->go = 5;
+	finish(MEMBERS);
+}
+
+/* The ranks that are there know a later life, but one that has ended. */
+static void test_clock_behind(void)
+{
+	begin_members();
+	kill_member(1);
+	expect_welcome(rank_1_of_another_clock);
+	board->go = 5;
+	finish(MEMBERS);
+}
+
+static void test_settings_differ(void)
+{
+	begin_members();
+	kill_member(1);
+	expect_refusal(rank_1_in_a_minority, -EPERM, "TUTTI_MINORITY is yes on rank 1 and no on rank ",
+	               ": all ranks must have the same value");
+	board->go = 5;
+	finish(MEMBERS);
+}
+
 /* ---- a program that does not know tutti_late ---- */
 
 static void solo(void)
@@ -912,6 +1059,10 @@ static CU_TestInfo tests[] = {
 	{ "coming again", test_return },
 	{ "the next job at the same address", test_again },
 	{ "a new rank 0", test_new_root },
+	{ "refused by all", test_refused_by_all },
+	{ "rank 0 started again", test_rank_0_again },
+	{ "a clock that is behind", test_clock_behind },
+	{ "settings that differ", test_settings_differ },
 	{ "a group of one", test_solo },
 #ifdef HAVE_LIBCONFIG
 	{ "a list of nodes", test_nodes },

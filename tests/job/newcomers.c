@@ -250,7 +250,7 @@ static void ask_the_cut(int me)
 	int err = come(me, TUTTI_NEW_RANK, run.cut, &job);
 	if (err) {
 		run.refusals++;
-		if (err != -EPERM || !strstr(tutti_why(), "refused this process as a newcomer: ") ||
+		if (err != -EPERM || !strstr(tutti_why(), " this process as a newcomer: ") ||
 		    !strstr(tutti_why(), "no majority"))
 			complain(me, "the cut ranks said %d: %s", err, tutti_why());
 		return;

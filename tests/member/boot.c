@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "launch/launch.h"
 #include "member/member.h"
+#include "tests/harness/amount.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/procs.h"
 #include "tests/harness/ranks.h"
@@ -457,6 +458,20 @@ static void test_nodes(void)
 			WANT(o->ms < 5000 * SLOW, "node %d waited %llu ms to join", i, (unsigned long long)o->ms);
 		}
 	}
+}
+
+/* Ranks of a node list compare their settings when they first connect. */
+static void test_nodes_differ(void)
+{
+	const char *file = text("TUTTI_CONFIG=%s", three_nodes("nodes.conf", ""));
+	struct try t[] = { { .env = { file, "TUTTI_NODE=left", QUICK } },
+		           { .env = { file, "TUTTI_NODE=middle", QUICK } },
+		           { .env = { file, "TUTTI_NODE=right", QUICK, "TUTTI_MEASURE=no" } } };
+
+	run(t, 3);
+	for (int i = 0; i < 3; i++)
+		WANT(!board->of[i].err && !board->of[i].summed && *board->of[i].why, "node %d", i);
+	WANT(strstr(board->of[2].why, "TUTTI_MEASURE is no on rank 2 and yes on rank "), "%s", board->of[2].why);
 }
 
 /* Nobody else is there: the first use says so, and blames no silence. */
@@ -1209,6 +1224,26 @@ static void test_sizes(void)
 	look_refused(__LINE__, &board->of[2], -EPERM, "it counts 3 ranks|rank 0 counts 2");
 }
 
+/* Settings that all ranks must have alike: else calls would fail later, or hang. */
+static void test_settings_differ(void)
+{
+	static const char *const differ[][2] = {
+		{ "TUTTI_ALLREDUCE=ring", "TUTTI_ALLREDUCE is ring on rank 1 and auto on rank 0: all ranks must have" },
+		{ "TUTTI_PARTIALS=short", "TUTTI_PARTIALS is short on rank 1 and f32 on rank 0" },
+		{ "TUTTI_MEASURE=no", "TUTTI_MEASURE is no on rank 1 and yes on rank 0" },
+		{ "TUTTI_MINORITY=yes", "TUTTI_MINORITY is yes on rank 1 and no on rank 0" },
+	};
+
+	for (int i = 0; i < all_or((int)TT_COUNT(differ), 2); i++) {
+		const char *boot = boot_at(free_port());
+		struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, "TUTTI_TIMEOUT=300" } },
+			           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, QUICK, differ[i][0] } } };
+		run(t, 2);
+		look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 1 of 2 did not join");
+		look_refused(__LINE__, &board->of[1], -EPERM, differ[i][1]);
+	}
+}
+
 /* ---- the config file ---- */
 
 static void refuse_file(int line, const char *content, int err, const char *words)
@@ -1383,6 +1418,7 @@ static CU_TestInfo way_tests[] = {
 	{ "torchrun", test_torchrun },
 	{ "a list of nodes", test_nodes },
 	{ "a node alone", test_node_alone },
+	{ "nodes that differ", test_nodes_differ },
 	{ "wires", test_wires },
 	{ "slow to join", test_lingering },
 	{ "nodes in shared memory", test_nodes_in_memory },
@@ -1420,6 +1456,7 @@ static CU_TestInfo wrong_tests[] = {
 	{ "names", test_names },
 	{ "names of restarts", test_names_of_restarts },
 	{ "sizes", test_sizes },
+	{ "settings that differ", test_settings_differ },
 	{ "open files", test_files },
 	CU_TEST_INFO_NULL,
 };

@@ -4,6 +4,7 @@
 #include "collective/collective_private.h"
 #include "engine/engine.h"
 #include "member/member_private.h"
+#include "operation/operation.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/procs.h"
 #include "tests/harness/ranks.h"
@@ -73,8 +74,10 @@ static int connections(tutti *job)
 {
 	int n = 0;
 
+	tt_lock(job->job);
 	for (int i = 0; i < tutti_size(job); i++)
 		n += tt_member(job->job, i)->state == TT_UP;
+	tt_unlock(job->job);
 	return n;
 }
 
@@ -240,6 +243,56 @@ static void program_idle(tutti *job)
 		beside += i != rank && is_beside(i, rank, n);
 	CHECK(connections(job) == beside);
 	tt_sim_sleep(6000 * TT_MS - tt_now());
+}
+
+/* One rank is late by three times TUTTI_SILENCE. All others hear that from ranks that they are connected to: the wait
+ * leaves few connections. */
+static void program_one_late(tutti *job)
+{
+	const struct tt_operation *r;
+	uint64_t silence = job->job->silence;
+	int late = tutti_size(job) * 2 / 3;
+	double v = 1;
+	tutti_op op = { 0 };
+	char text[400];
+
+	for (int i = 0; i < 2; i++) /* what the calls themselves connect */
+		CHECK(tutti_allreduce(job, &v, &v, 1, TUTTI_F64, TUTTI_MAX, NULL) == 0 && tutti_barrier(job, NULL) == 0);
+	int before = connections(job);
+	if (tutti_rank(job) == late)
+		pass_time(3 * silence);
+	CHECK(tutti_allreduce(job, &v, &v, 1, TUTTI_F64, TUTTI_MAX, &op) == 0);
+	r = (const struct tt_operation *)&op;
+	if (tutti_rank(job) != late) {
+		pass_time(silence * 5 / 2);
+		tt_lock(job->job);
+		int n = tt_operation_name(r, r->words->late, text, sizeof text);
+		tt_unlock(job->job);
+		CHECK(n == 1 && tt_operation_concerns(r, late) && r->words->late(r, tt_member(job->job, late)));
+		CHECK(strstr(text, ": its last call was barrier"));
+	}
+	CHECK(tutti_wait(&op, TUTTI_NEVER) == 0);
+	CHECK(connections(job) - before <= 16);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_one_late(void)
+{
+	for (int ring = 0; ring < 2; ring++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = all_or(TT_ASAN || TT_TSAN ? 200 : 1000, 100),
+		                                          .wire = "sim",
+		                                          .allreduce = ring ? "ring" : NULL,
+		                                          .silence_ms = 1000,
+		                                          .program = program_one_late }), 0);
+}
+
+static void test_one_of_some_late(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = all_or(64, 36),
+	                                          .wire = "tcp",
+	                                          .allreduce = "ring",
+	                                          .silence_ms = all_or(3000, 1000) * SLOW,
+	                                          .program = program_one_late }), 0);
 }
 
 /* While others have not even joined, rank 0 asks each of them something. */
@@ -467,12 +520,14 @@ static CU_TestInfo sim_tests[] = {
 	{ "layouts", test_layouts },
 	{ "tables", test_tables },
 	{ "the tree", test_tree },
+	{ "one is late", test_one_late },
 	{ "a parent dies", test_parent },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo real_tests[] = {
 	{ "many processes", test_processes },
 	{ "many processes that share memory", test_sharers },
+	{ "one of some is late", test_one_of_some_late },
 	{ "killed while joining", test_killed },
 	{ "a rank twice", test_impostor },
 	CU_TEST_INFO_NULL,

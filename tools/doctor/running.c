@@ -185,7 +185,10 @@ static bool waits_for(const struct rank *waiter, const struct rank *r)
 }
 
 /* It waits for nobody itself, and others for it: the job stands still for what this process does. */
-static bool is_the_cause(const struct rank *r) { return r->wanted && r->is.waited_ms <= LONG_MS; }
+static bool is_the_cause(const struct rank *r)
+{
+	return r->wanted && !r->is.evicted && r->is.waited_ms <= LONG_MS;
+}
 
 static bool has_cause_here(const struct ranks *all, const struct rank *waiter)
 {
@@ -245,7 +248,9 @@ static void say_lines(struct tt_doctor *d, const struct ranks *all, const struct
 
 	memcpy(text, r->is.text, sizeof text);
 	while ((line = strsep(&at, "\n")))
-		if (*line)
+		if (*line && r->is.evicted)
+			tt_doctor_say(d, TT_FINDING, "evicted", "%s, process %d, %s", r->is.label, r->pid, line);
+		else if (*line)
 			tt_doctor_say(d, !is_long ? TT_FINE : here ? TT_NOTE : TT_FINDING, "waits",
 			              "%s, process %d, %s%s", r->is.label, r->pid, line, is_long && !here ?
 			              "; see what that rank does: tutti doctor --running on its host" : "");

@@ -5,6 +5,7 @@
  *
  * One loop waits for three things: signals (a child's end too), room in the outputs, and, while an output has nothing
  * left to write, text for it from the ranks. So a reader that stalls stalls the ranks, and never the signals. */
+#include "member/member.h"
 #include "tools/run/run.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -441,15 +442,16 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 /* Ranks that were evicted: their programs may not notice, and nobody waits for what they do. */
 static void take_evicted(struct run *run)
 {
-	int32_t r;
+	struct tt_eviction e;
 
-	while (read(run->evicted[0], &r, sizeof r) == sizeof r) {
+	while (read(run->evicted[0], &e, sizeof e) == sizeof e) {
+		int r = e.rank;
 		struct rank *rank = r >= run->options.first && r - run->options.first < run->count ?
 		                    &run->ranks[r - run->options.first] : NULL;
 		if (!rank || !rank->pid || rank->signal)
 			continue;
-		tt_run_say(run, "rank %d (pid %d) was evicted by the others: it has %llu ms to end", r, (int)rank->pid,
-		           (unsigned long long)(run->options.grace / TT_MS));
+		tt_run_say(run, "the other ranks go on without rank %d (pid %d): %.*s; it has %llu ms to end", r,
+		           (int)rank->pid, (int)sizeof e.why, e.why, (unsigned long long)(run->options.grace / TT_MS));
 		rank->signal = SIGTERM;
 		rank->ends = tt_now() + run->options.grace;
 	}
