@@ -477,7 +477,10 @@ static bool is_late(const struct tt_operation *r, const struct tt_member *m)
 	return tt_operation_has_heard(r, m) ? !tt_before(c->seq, m->started) : m->state == TT_CONNECTING;
 }
 
-static bool is_unheard(const struct tt_operation *r, const struct tt_member *m) { return !tt_operation_has_heard(r, m); }
+static bool is_unheard(const struct tt_operation *r, const struct tt_member *m)
+{
+	return !tt_operation_has_heard(r, m);
+}
 
 static void run_out_of_time(struct tt_operation *r)
 {

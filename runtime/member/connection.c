@@ -275,6 +275,7 @@ void tt_member_up(struct tt_member *m, struct tt_link *l)
 	tt_timer_stop(&l->patience);
 	m->state = TT_UP;
 	m->courtesy = m->sought = false;
+	tt_members(m->job)->met |= m->job->joined;
 	tt_heartbeat_begin(l);
 	warn_of_detour(m);
 	tt_log(TT_DEBUG, "%s is connected over %s", tt_member_label(m).text, l->peer->net->transport->name);

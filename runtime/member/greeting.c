@@ -189,9 +189,12 @@ static bool surely_lives(const struct tt_member *m)
  * may have begun on a host whose clock is ahead. */
 static bool may_come_again(const struct tt_job *job, const struct tt_member *m, const struct hello *h)
 {
-	return m && m->rank != job->rank && job->joined && h->joining &&
-	       ((is_another_life(m, h) && !surely_lives(m)) || (m->state >= TT_LEFT && m->epoch == h->epoch) ||
-	        (m->epoch && tt_before(h->epoch, m->epoch)));
+	if (!m || m->rank == job->rank || !job->joined || !(h->joining || tt_members(job)->node_list))
+		return false;
+	if (m->epoch && tt_before(h->epoch, m->epoch))
+		return true;
+	return h->joining &&
+	       ((is_another_life(m, h) && !surely_lives(m)) || (m->state >= TT_LEFT && m->epoch == h->epoch));
 }
 
 /* It looks for ranks that have joined, and this one has not. Its address is in the list, and may be its own. */
@@ -287,7 +290,7 @@ static struct tt_member *who_comes(struct tt_job *job, const struct hello *h, bo
 		return NULL;
 	m = tt_member(job, h->rank);
 	if (listed && h->returned && !m->epoch) {
-		m->quiet = m->returned = true; /* its first life had the seat, and those who knew it have told of its end */
+		m->quiet = m->returned = true; /* its first life had the seat; who knew it has told of its end */
 		tt_member_reborn(m, h->epoch);
 	}
 	if (tt_members(job)->own_list && m->state == TT_GONE && m->epoch == h->epoch && !m->removed)
@@ -373,8 +376,8 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 		return;
 	}
 	if (late && h->rank == 0 && m && !tt_members(job)->node_list && is_alike(job, h)) {
-		refuse_life(l, TT_WARN, false, job->epoch,
-		            "this job is under way, and rank 0 does not come back: come as a new rank (TUTTI_RANK=new)");
+		refuse_life(l, TT_WARN, false, job->epoch, "this job is under way, and rank 0 does not come back: come "
+		            "as a new rank (TUTTI_RANK=new)");
 		return;
 	}
 	if (!consented && must_ask(job, m, h)) {
@@ -422,7 +425,8 @@ void tt_greeting_let_in(struct tt_link *l, uint32_t rank, uint32_t epoch)
 }
 
 /* Calls of ranks that differ there would fail, hang, or go on in two halves. */
-static bool find_disagreement(const struct tt_job *job, const struct hello *h, const char *its, char why[TT_REFUSED_WHY])
+static bool find_disagreement(const struct tt_job *job, const struct hello *h, const char *its,
+                              char why[TT_REFUSED_WHY])
 {
 	struct tt_setting_difference d;
 	char me[24], it[24] = "the newcomer";
@@ -508,6 +512,7 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	tt_get_text(p, text, sizeof text);
 	known = tt_pack_left(p) ? tt_get32(p) : 0;
 	bool is_behind = known && !tt_before(known, job->epoch);
+	again &= !(is_behind && all->met); /* a node of a list that has met others has had its life: another one came */
 	if (l->probe) {
 		take_probed(l, again, known, text);
 		return;

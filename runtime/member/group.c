@@ -366,8 +366,8 @@ int tt_group_is_mine(const struct tutti *g)
 	int err = tt_usable(tt_job_of(g));
 
 	if (!err && tt_members(g->job)->returned)
-		return tt_fail(-EINVAL, "this node was started again while its job ran: it reaches windows, and is in no "
-		               "group");
+		return tt_fail(-EINVAL, "this node was started again while its job ran: it reaches windows, and is in "
+		               "no group");
 	if (err || (err = tt_need_same_lists(g->job, "a collective")) || !is_whole(g) || g == tt_members(g->job)->all)
 		return err;
 	return tt_fail(-EINVAL, "this rank has joined the job under way, and is not in its first group: call "

@@ -153,6 +153,7 @@ struct tt_members { /* the room's own struct in a job */
 	bool node_list;
 	bool own_list;              /* ... of this process alone: ranks are numbered otherwise elsewhere */
 	bool returned;              /* node list: others know an earlier life of this rank, so it has no seat */
+	bool met;                   /* another rank has been connected since this one has joined */
 	struct tt_node *node;       /* the list: a node for each rank that is known */
 	bool minority;              /* a minority of a group may go on */
 	const char *evicted;        /* why the others have evicted this rank; NULL: they have not */
@@ -168,7 +169,7 @@ struct tt_members { /* the room's own struct in a job */
 	uint64_t refused_at;        /* a bit for each of them: a rank there has refused this one for good, ... */
 	char refusal[256];          /* ... why, ... */
 	bool may_come;              /* ... and since the first one a rank that has not said: ask again */
-	int probes;                 /* of rank 0: ranks in that list that have not said yet whether the job is under way */
+	int probes;                 /* of rank 0: ranks in that list that it asks whether the job is under way */
 	int sponsor;                /* the rank that lets this one in */
 	uint32_t voters;            /* late: the uid of the group whose ranks have let this one in */
 	uint32_t claims;            /* the number of the last one that this rank has made */

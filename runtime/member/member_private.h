@@ -101,7 +101,7 @@ void tt_rendezvous_endpoint(struct tt_member *, struct tt_pack *);   /* messages
 void tt_rendezvous_endpoints(struct tt_member *, struct tt_pack *);
 /* A member was not reached: connects again in a moment, for up to `patience` in all. False: it does not. */
 bool tt_rendezvous_retry(struct tt_member *, uint64_t patience);
-void tt_rendezvous_refused(struct tt_job *, bool again, const char *why); /* the rank that was asked there has said that */
+void tt_rendezvous_refused(struct tt_job *, bool again, const char *why); /* the rank that was asked has said so */
 bool tt_rendezvous_has_more(const struct tt_member *); /* is being asked to let this process in, and so may others be */
 void tt_rendezvous_present(struct tt_job *); /* says to the rank that has let this one in where this one listens */
 struct tt_member *tt_rendezvous_found(struct tt_member *, int rank); /* the rank that answered there */

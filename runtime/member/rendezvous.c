@@ -366,7 +366,8 @@ static void say_awaited(const struct tt_job *job, const struct tt_launch *b)
 		tt_log(TT_WARN, "joining waits for other ranks: rank 0 at %s knows which", b->address);
 	else if (tt_rendezvous_has_more(tt_member(job, 0)))
 		tt_log(TT_WARN, "joining waits for a rank that lets this process in, at %.150s%s%s", b->boots,
-		       *tt_members(job)->refusal ? ". One has refused: " : ": do they run, and are the addresses right?",
+		       *tt_members(job)->refusal ? ". One has refused: "
+		                                 : ": do they run, and are the addresses right?",
 		       tt_members(job)->refusal);
 	else
 		tt_log(TT_WARN, "joining waits for rank 0 at %s: does it run, and is the address right?%s%s",

@@ -863,6 +863,59 @@ static void test_nodes(void)
 	unlink(lists[0]);
 	unlink(lists[1]);
 }
+
+static void node(void)
+{
+	uint64_t memory = 43;
+	tutti_window *w;
+	tutti *job;
+
+	if (join_list(0, HANG_MS, &job))
+		return;
+	EXPECT(tutti_window_open(job, "node", &memory, 8, &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	await_go(5);
+	tutti_window_close(w);
+	tutti_leave(job);
+}
+
+/* It learns from the first rank that it meets that it is not the node's first process: it may not vote in a group. */
+static void node_again(void)
+{
+	tutti *job, *left;
+	uint64_t v = 0;
+	tutti_window *w;
+
+	clock_behind_s = 3600;
+	if (join_list(0, HANG_MS, &job))
+		return;
+	EXPECT(tutti_window_open(job, "node", NULL, 0, &w) == 0);
+	EXPECT(tutti_get(w, 0, 0, &v, 8, NULL) == 0 && v == 43);
+	EXPECT(tutti_barrier(job, NULL) == -EINVAL && strstr(tutti_why(), "this node was started again"));
+	EXPECT(tutti_group_shrink(job, &left) == -EINVAL);
+	EXPECT(tutti_get(w, 1, 0, &v, 8, NULL) == 0 && v == 43);
+	tutti_window_close(w);
+	tutti_leave(job);
+}
+
+static void test_node_again(void)
+{
+	begin();
+	for (int i = 0; i < MEMBERS; i++)
+		ports[i] = free_port();
+	write_list(0, MEMBERS);
+	for (int i = 0; i < MEMBERS; i++)
+		start(i, node);
+	for (int i = 0; i < MEMBERS; i++)
+		await(i, 1);
+	kill_member(2);
+	start(2, node_again);
+	await(2, 9);
+	board->go = 5;
+	finish(MEMBERS);
+	unlink(lists[0]);
+}
 #endif
 
 /* ---- a crowd ---- */
@@ -1066,6 +1119,7 @@ static CU_TestInfo tests[] = {
 	{ "a group of one", test_solo },
 #ifdef HAVE_LIBCONFIG
 	{ "a list of nodes", test_nodes },
+	{ "a node started again", test_node_again },
 #endif
 	{ "a crowd", test_crowd },
 	CU_TEST_INFO_NULL,

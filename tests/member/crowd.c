@@ -257,7 +257,8 @@ static void program_one_late(tutti *job)
 	char text[400];
 
 	for (int i = 0; i < 2; i++) /* what the calls themselves connect */
-		CHECK(tutti_allreduce(job, &v, &v, 1, TUTTI_F64, TUTTI_MAX, NULL) == 0 && tutti_barrier(job, NULL) == 0);
+		CHECK(tutti_allreduce(job, &v, &v, 1, TUTTI_F64, TUTTI_MAX, NULL) == 0 &&
+		      tutti_barrier(job, NULL) == 0);
 	int before = connections(job);
 	if (tutti_rank(job) == late)
 		pass_time(3 * silence);

@@ -509,8 +509,8 @@ static void program_mutual(tutti *job)
 
 static void test_mutual(void) { on_sim(program_mutual, 5, DEADLINE); }
 
-/* All get no core for most of the time, as on a host with too few. The path between ranks 1 and 2 breaks: each one would
- * say that the other one is gone before it hears that of itself. */
+/* All get no core for most of the time, as on a host with too few. The path between ranks 1 and 2 breaks: each one
+ * would say that the other one is gone before it hears that of itself. */
 static void program_starved(tutti *job)
 {
 	tutti *left = NULL;
