@@ -456,6 +456,38 @@ static bool hold_copies(tutti *job, int gpu, bool hold)
 	return in;
 }
 
+static bool stands_still(tutti *job, int gpu)
+{
+	tt_lock(job->job);
+	bool still = tt_device_stands_still(job->job, gpu);
+	tt_unlock(job->job);
+	return still;
+}
+
+/* Until copies of calls that have ended have ended, too. */
+static void await_copies(tutti *job, int gpu)
+{
+	for (int i = 0; i < 5000 && stands_still(job, gpu); i++)
+		pass_time(TT_MS);
+	CHECK(!stands_still(job, gpu));
+}
+
+/* Until so many transfers have begun to copy. */
+static void await_begun(tutti *job, int most)
+{
+	int n = 0;
+
+	for (int i = 0; i < 5000 && n < most; i++) {
+		pass_time(TT_MS);
+		n = 0;
+		tt_lock(job->job);
+		tt_each_of(struct tt_transfer, link, t, &tt_devices(job->job)->moving)
+			n += tt_transfer_waits(t);
+		tt_unlock(job->job);
+	}
+	CHECK(n >= most);
+}
+
 static atomic_bool posted;
 
 /* Rank 1 leaves while a put with a notify to it waits for a stream, and another one for its copy. */
@@ -535,12 +567,10 @@ static void program_closed_late(tutti *job)
 	released = true;
 	CHECK(tutti_wait_notify(w, 0, 1, 1, -1) < 0);
 	tutti_window_close(w);
-	CHECK(tt_device_stands_still(job->job, 1));
+	CHECK(stands_still(job, 1));
 	fake_cuda_hold(queue->stream, false);
 	tutti_free(job, memory);
-	for (int i = 0; i < 1000 && tt_device_stands_still(job->job, 1); i++)
-		pass_time(TT_MS);
-	CHECK(!tt_device_stands_still(job->job, 1));
+	await_copies(job, 1);
 }
 
 static void test_closed_late(void)
@@ -755,7 +785,7 @@ static void program_stuck(tutti *job)
 		CHECK(tutti_put_notify(h, 1, 0, memory, BIG, 1, &ops[0]) == 0);
 		CHECK(tutti_get(h, 1, 0, memory, BIG, &ops[1]) == 0);
 		CHECK(tutti_get(h, 0, 0, mine, BIG, &ops[2]) == 0);
-		pass_time(20 * TT_MS);
+		await_begun(job, 3);
 		end_stuck(&ops[0], true);
 		CHECK(tutti_put(h, 0, 0, mine, BIG, &ops[3]) == 0); /* does not begin */
 		end_stuck(&ops[3], true);
@@ -771,6 +801,7 @@ static void program_stuck(tutti *job)
 	CHECK(!me || tutti_wait_notify(h, 0, 1, 1, 0) == -ETIMEDOUT);
 	if (!me)
 		hold_copies(job, 0, false);
+	await_copies(job, 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	paint(mine, BIG, 7 + me);
 	CHECK(tutti_put(w, 1 - me, 0, mine, BIG, NULL) == 0);
@@ -794,7 +825,7 @@ static void program_stuck_broadcast(tutti *job)
 		hold_copies(job, 0, true);
 	CHECK(tutti_broadcast(job, memory, BIG, 0, &op) == 0);
 	if (!me) {
-		pass_time(10 * TT_MS);
+		await_begun(job, 1);
 		end_stuck(&op, true);
 		hold_copies(job, 0, false);
 	} else {
@@ -806,9 +837,10 @@ static void program_stuck_broadcast(tutti *job)
 
 static void test_stuck(void)
 {
-	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = 1000, .program = program_stuck };
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = 2000, .program = program_stuck };
 
 	fake_cuda_thread(false);
+	fake_cuda_seed(1);
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 	fake_cuda_thread(true);
 	run.wire = "tcp";
@@ -836,7 +868,7 @@ static void program_left_stuck(tutti *job)
 		CHECK(hold_copies(job, 0, true));
 		CHECK(tutti_put(w, 1, 0, memory, BIG, &op) == 0);
 		queue = tt_devices(job->job)->out[0];
-		pass_time(20 * TT_MS);
+		await_begun(job, 1);
 		posted = true;
 		leave_early(job);
 		fake_cuda_hold(queue->stream, false);
@@ -856,7 +888,7 @@ static void program_left_stuck(tutti *job)
 
 static void test_left_stuck(void)
 {
-	struct ranks run = { .size = 2, .wire = "tcp", .timeout_ms = 1000, .program = program_left_stuck };
+	struct ranks run = { .size = 2, .wire = "tcp", .timeout_ms = 2000, .program = program_left_stuck };
 
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }

@@ -586,7 +586,7 @@ static void stuck_gossip(tutti *job, float *device, bool closes)
 			fake_cuda_hold(queue, false);
 		}
 	} else {
-		pass_time((closes ? 1100 : 2100) * TT_MS);
+		pass_time((closes ? 1600 : 3100) * TT_MS);
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (me || !closes)
@@ -604,7 +604,7 @@ static void program_stuck(tutti *job)
 
 static void test_stuck(void)
 {
-	struct ranks run = { .size = 2, .wire = "shm", .timeout_ms = 1000, .program = program_stuck };
+	struct ranks run = { .size = 2, .wire = "shm", .timeout_ms = 1500, .program = program_stuck };
 
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 	expect_nothing_left();
@@ -622,7 +622,7 @@ static void program_closed_stuck(tutti *job)
 /* What the copies used stays, so this is the last test. */
 static void test_closed_stuck(void)
 {
-	struct ranks run = { .size = 2, .wire = "tcp", .timeout_ms = 1000, .program = program_closed_stuck };
+	struct ranks run = { .size = 2, .wire = "tcp", .timeout_ms = 1500, .program = program_closed_stuck };
 
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
