@@ -66,6 +66,8 @@ static int echo(const tutti_request *r, void *answer, size_t room, void *arg)
 		return -EBADF;
 	if (text[0] == 's')
 		tutti_controller_stop(b->c);
+	if (text[0] == 'w')
+		pass_time(500 * TT_MS);
 	memcpy(answer, text, r->bytes);
 	return (int)r->bytes;
 }
@@ -213,11 +215,13 @@ static void ask_stopped(tutti *job)
 		entered++;
 		while (entered < RANKS - 1)
 			pass_time(TT_MS);
-		if (tutti_rank(job) == 0)
-			tt_sim_stop(CONTROLLER, 0, 1000 * TT_MS);
-		pass_time(5 * TT_MS);
+		bool first = tutti_rank(job) == 0; /* the controller is stopped while it works on that request */
+		if (first)
+			tt_sim_stop(CONTROLLER, 30 * TT_MS, 1000 * TT_MS);
+		else
+			pass_time(35 * TT_MS);
 		uint64_t since = tt_now();
-		CHECK(say(c, "2", 200) == -ETIMEDOUT && tt_now() - since < 300 * TT_MS);
+		CHECK(say(c, first ? "w" : "2", 200) == -ETIMEDOUT && tt_now() - since < 300 * TT_MS);
 		CHECK(say(c, "3", -1) == 0 && tutti_controller_done(c) == 0);
 	}
 	tutti_controller_close(c);
