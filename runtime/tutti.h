@@ -788,7 +788,8 @@ tutti_table_config tutti_table_keys(tutti_type, uint64_t row, tutti_updater);
 /* Opens a table under a name of 1 to 160 bytes. The config's ranks are the group's. The name is the job's, but groups
  * that share no rank may each have a table of one name. A rank that has joined late opens a table with tutti_job, and
  * with the lists that the others have, as ranks of the job. Values begin with config.init. Blocks until all servers
- * have opened it, too. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here;
+ * have opened it, too, and a server until the group's lowest living rank has compared its config with those of all
+ * others. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here;
  * -ENOENT: a server has not opened it within the group's timeout. */
 int tutti_table_open(tutti *, const char *name, const tutti_table_config *, tutti_table **);
 /* Ends this rank's part. A server's range is gone, and others get -ESTALE: a barrier before it, and one before the name

@@ -683,9 +683,6 @@ struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_ki
 	c->flags = options ? TT_PUSH_OPTIONS : 0;
 	if (options)
 		c->options = *options;
-	if (t->workers && c->flags && c->options.worker >= 0) /* servers keep state by the rank */
-		c->options.worker = c->options.worker < t->workers ? t->worker[c->options.worker] :
-		                    tt_members(t->job)->capacity;
 	c->left = t->servers;
 	for (int i = 0; i < t->servers; i++) {
 		c->part[i].call = c;

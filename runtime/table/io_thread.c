@@ -305,14 +305,6 @@ static void answer(struct tt_member *to, uint32_t number, int err, const char *w
 	tt_table_filed(to, &own);
 }
 
-/* The number of workers that the rule has state of, where each worker has its own. */
-static uint32_t workers_of(const struct tutti_table *t)
-{
-	int n = tt_updater_states(t->shard.updater);
-
-	return n ? (uint32_t)(tt_updater_state(t->shard.updater, n - 1).worker + 1) : 0;
-}
-
 /* The loads that were taken, and the one that was read and may be taken. */
 static uint32_t loads_of(const struct tutti_table *t)
 {
@@ -325,7 +317,7 @@ static uint32_t loads_of(const struct tutti_table *t)
 static uint32_t which(const struct tt_table_io *c, int err)
 {
 	if (err == -EAGAIN)
-		return workers_of(c->table);
+		return tt_saving_workers(c->table);
 	return c->order.what == TT_FILE_READ && c->staged ? tt_staged_print(c->staged) : loads_of(c->table);
 }
 
@@ -491,12 +483,11 @@ static void run(void *arg)
 	tt_unlock(job);
 }
 
-/* The thread before has called tt_table_io_done(), and is about to end. */
-static void join(struct tt_table_io *c)
+static void join(struct tt_task **thread)
 {
-	if (c->thread)
-		tt_join(c->thread);
-	c->thread = NULL;
+	if (*thread)
+		tt_join(*thread);
+	*thread = NULL;
 }
 
 void tt_table_io_work(struct tt_table_io *c, int (*work)(struct tt_table_io *),
@@ -504,7 +495,11 @@ void tt_table_io_work(struct tt_table_io *c, int (*work)(struct tt_table_io *),
 {
 	int err;
 
-	join(c);
+	/* The last thread has called tt_table_io_done(), and may not have ended yet: nobody waits for it under the lock.
+	 * The thread before has ended while the last one worked. */
+	join(&c->ended);
+	c->ended = c->thread;
+	c->thread = NULL;
 	c->work = work;
 	c->after = after;
 	if (!(err = tt_spawn(run, c, &c->thread))) {
@@ -534,7 +529,8 @@ void tt_table_io_free(struct tutti_table *t)
 
 	if (!c)
 		return;
-	join(c);
+	join(&c->ended);
+	join(&c->thread);
 	tt_lock(t->job);
 	t->shard.io = NULL; /* tt_table_io_forget_dead() must not find it any more */
 	tt_unlock(t->job);

@@ -103,7 +103,7 @@ int tt_table_make_inboxes(struct tutti_table *t)
 
 	for (int rank = 0; !err && job->engine.pins && tt_table_is_large(t, t->mine) && rank < job->size; rank++) {
 		struct tt_table_peer made = { 0 };
-		if (rank == job->rank || !tt_table_has_worker(t, rank) || has_inbox(tt_member(job, rank)) ||
+		if (rank == job->rank || tt_table_worker(t, rank) < 0 || has_inbox(tt_member(job, rank)) ||
 		    (err = make_inbox(job, &made)))
 			continue;
 		tt_lock(job);
@@ -216,18 +216,6 @@ void tt_table_member_gone(struct tt_member *m)
 }
 
 /* ---- everybody's side ---- */
-
-struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server)
-{
-	tt_each_of(struct tutti_table, link, t, &tt_tables(from->job)->tables) {
-		for (int i = 0; i < t->servers; i++)
-			if (t->server[i] == from->rank && t->source[i].uid == uid) {
-				*server = i;
-				return t;
-			}
-	}
-	return NULL;
-}
 
 void tt_table_take_joined(struct tt_member *from, struct tt_pack *p)
 {

@@ -203,16 +203,23 @@ static const struct tt_saved *find_state(const struct reading *r, const struct t
 	return tt_save_find(r->save, name);
 }
 
-/* The workers of which the save has state, where each worker has its own. */
-static int count_workers(const struct reading *r, const struct tt_updater *u)
+/* The workers of which the save has state, where each worker has its own. Saves without the note have the state of
+ * ranks, and nothing tells which worker a rank was. */
+static int count_workers(const struct reading *r, const struct tt_updater *u, int *workers)
 {
 	struct tt_state state = tt_updater_states(u) ? tt_updater_state(u, 0) : (struct tt_state){ .worker = -1 };
 
+	*workers = 0;
 	if (state.worker < 0)
 		return 0;
 	while (find_state(r, &state))
 		state.worker++;
-	return state.worker;
+	*workers = state.worker;
+	if (!state.worker || tt_tensors_note(r->save->parts[r->values->first].file, TT_NOTE_WORKERS))
+		return 0;
+	return tt_fail(-EINVAL, "%s: an earlier version of Tutti has saved the state of \"%s\" by ranks, and this "
+	               "one keeps it by the workers' numbers: load the save with that version, pull the values, and "
+	               "assign them here", r->save->path, r->table->name);
 }
 
 static int read_state(const struct reading *r, const struct tt_state *state)
@@ -290,7 +297,8 @@ static int read_updater(const struct reading *r, struct tt_staged *staged)
 		tt_updater_assigned(staged->updater, -1, staged->values, 0, elements_of(r));
 		return 0;
 	}
-	known = count_workers(r, staged->updater);
+	if ((err = count_workers(r, staged->updater, &known)))
+		return err;
 	staged->workers = known > staged->workers ? known : staged->workers;
 	err = tt_updater_join(staged->updater, staged->workers);
 	return err ? err : read_states(r, staged->values, staged->updater, known);

@@ -43,13 +43,12 @@ static void tell_waiting(struct tt_job *job)
 	tt_call_held(job, job->rank);
 }
 
-static int find_half_done(const struct tt_shard *s)
+int tt_shard_half_done(const struct tt_shard *s)
 {
-	int rank = 0;
-
-	while (rank + 1 < tt_members(s->table->job)->capacity && !(s->pushers[rank] && s->pushers[rank]->half))
-		rank++;
-	return rank;
+	for (int rank = 0; rank < tt_members(s->table->job)->capacity; rank++)
+		if (s->pushers[rank] && s->pushers[rank]->half)
+			return rank;
+	return -1;
 }
 
 /* Has some push or version that is half done made progress? */
@@ -78,7 +77,7 @@ static void look_around(struct tt_timer *turn)
 		return;
 	s->at_rest = NULL;
 	at_rest(s->table, tt_fail(-ETIMEDOUT, "%s is in the middle of a push, and has sent no more of it for %llu ms",
-	                          tt_member_label(tt_member(job, find_half_done(s))).text,
+	                          tt_member_label(tt_member(job, tt_shard_half_done(s))).text,
 	                          (unsigned long long)(s->patience / TT_MS)));
 }
 

@@ -20,7 +20,7 @@ enum { PIECE = 256 << 10 };          /* bytes read from an image at once, with t
 
 struct tt_saving { /* a shard that is being written */
 	struct tt_image *image;      /* NULL: there are no elements */
-	char pushes[24], clock[24];
+	char pushes[24], clock[24], workers[24];
 	uint64_t keys, keys_done;    /* written before the image; keys never change */
 	int arrays;
 	struct tt_tensor of[];       /* keys, if it has them; values; state */
@@ -32,6 +32,13 @@ void tt_state_name(char *room, size_t size, const struct tutti_table *t, const s
 		snprintf(room, size, "%s.%s", t->name, s->name);
 	else
 		snprintf(room, size, "%s.%s.%d", t->name, s->name, s->worker);
+}
+
+uint32_t tt_saving_workers(const struct tutti_table *t)
+{
+	int n = tt_updater_states(t->shard.updater);
+
+	return n ? (uint32_t)(tt_updater_state(t->shard.updater, n - 1).worker + 1) : 0;
 }
 
 static bool has_keys(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_KEYS; }
@@ -111,6 +118,7 @@ static int new_saving(const struct tutti_table *t, struct tt_saving **out)
 	if (s && of) {
 		snprintf(s->pushes, sizeof s->pushes, "%llu", (unsigned long long)tt_updater_pushes(t->shard.updater));
 		snprintf(s->clock, sizeof s->clock, "%llu", (unsigned long long)tt_version_clock(t));
+		snprintf(s->workers, sizeof s->workers, "%u", tt_saving_workers(t));
 		describe(s, t, of);
 	}
 	for (int i = 0; s && of && i < s->arrays; i++)
@@ -169,7 +177,8 @@ static int write_arrays(struct tt_table_io *c, struct tt_tensors_writer *w)
 static int write_to(struct tt_table_io *c, const char *path)
 {
 	const struct tt_metadata notes[] = { { TT_NOTE_RULE, tt_update_name(c->table->updater.rule) },
-		{ TT_NOTE_PUSHES, c->saving->pushes }, { TT_NOTE_CLOCK, c->saving->clock } };
+		{ TT_NOTE_PUSHES, c->saving->pushes }, { TT_NOTE_CLOCK, c->saving->clock },
+		{ TT_NOTE_WORKERS, c->saving->workers } };
 	struct tt_tensors_writer w;
 	int err;
 
@@ -223,16 +232,15 @@ static void save_now(struct tutti_table *t, int err) /* err: a push that is half
 void tt_save_begin(struct tt_table_io *c)
 {
 	struct tutti_table *t = c->table;
-	int states = tt_updater_states(t->shard.updater), capacity = tt_members(t->job)->capacity, err = 0;
-	int last = states ? tt_updater_state(t->shard.updater, states - 1).worker : -1;
-	uint32_t workers = c->order.workers;
+	uint32_t workers = c->order.workers, known = tt_saving_workers(t);
+	int capacity = tt_members(t->job)->capacity, err = 0;
 
 	if (workers > (uint32_t)capacity)
 		err = tt_fail(-EINVAL, "state of %u workers is asked for, and there is room for %d ranks", workers,
 		              capacity);
-	else if (last >= 0 && (uint32_t)last >= workers)
-		err = tt_fail(-EAGAIN, "it has state of %d workers", last + 1);
-	else if (last >= 0 && tt_table_know(t, (int)workers - 1))
+	else if (known > workers)
+		err = tt_fail(-EAGAIN, "it has state of %u workers", known);
+	else if (known && tt_table_know(t, (int)workers - 1))
 		err = tt_fail(-ENOMEM, "no state for %u workers", workers);
 	if (err)
 		tt_table_io_done(c, err);
@@ -257,7 +265,8 @@ static int check(struct tutti_table *t, const char *what, uint64_t loads)
 static int save(struct tutti_table *t, const char *what, const char *folder)
 {
 	const struct tt_members *m = tt_members(t->job);
-	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = (uint32_t)m->launched };
+	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, 
+		              .workers = (uint32_t)tt_table_launched_workers(t) };
 	uint32_t workers;
 	int err;
 

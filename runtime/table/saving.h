@@ -48,7 +48,8 @@ struct tt_table_io { /* of a shard. It does one thing at a time, and nothing els
 	uint64_t told;               /* ... of which the asker was told */
 	_Atomic bool unwanted;       /* the asker has abandoned the order */
 	_Atomic bool stop;           /* the table is being closed */
-	struct tt_task *thread;      /* NULL: none, or joined */
+	struct tt_task *thread;      /* the last one; NULL: none, or joined */
+	struct tt_task *ended;       /* likewise, the one before */
 	int (*work)(struct tt_table_io *); /* on the thread, without the lock */
 	void (*after)(struct tt_table_io *, int err); /* with the lock, before the asker is told. May be NULL */
 	struct tt_saving *saving;
@@ -75,11 +76,13 @@ void tt_table_io_free(struct tutti_table *);    /* waits for the thread. Without
 /* save.c, load.c: what the I/O thread does. Each order ends with tt_table_io_done(), at once or later */
 void tt_save_begin(struct tt_table_io *);
 void tt_saving_free(struct tt_saving *);        /* NULL is allowed */
+uint32_t tt_saving_workers(const struct tutti_table *); /* of how many workers the shard has state, each its own */
 void tt_saving_moved(struct tutti_table *);     /* the values or the state, which are being saved, have moved */
 void tt_state_name(char *room, size_t size, const struct tutti_table *, const struct tt_state *); /* of the array */
 #define TT_NOTE_RULE "update_rule"              /* of the saved state; a file without it has values alone */
 #define TT_NOTE_PUSHES "update_pushes"
 #define TT_NOTE_CLOCK "update_clock"
+#define TT_NOTE_WORKERS "update_workers"        /* of how many workers, by number; 0: of no worker's own */
 #define TT_KEYS_OF "%s.keys"                    /* the array of the keys: row i of the others belongs to key i */
 enum { TT_STATE_NAME = 256 };
 void tt_load_read(struct tt_table_io *);

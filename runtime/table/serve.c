@@ -11,8 +11,10 @@
 
 static struct tt_pusher *pusher_of(struct tt_shard *s, int rank)
 {
-	if (!s->pushers[rank] && (s->pushers[rank] = calloc(1, sizeof *s->pushers[rank])))
+	if (!s->pushers[rank] && (s->pushers[rank] = calloc(1, sizeof *s->pushers[rank]))) {
 		s->pushers[rank]->err = -EINVAL; /* until its first piece comes */
+		s->pushers[rank]->worker = tt_table_worker(s->table, rank);
+	}
 	return s->pushers[rank];
 }
 
@@ -25,7 +27,7 @@ static int count_in(struct tutti_table *t, int rank, uint64_t *pushed)
 	if (!p)
 		return tt_fail(-ENOMEM, "no memory for the pushers of the table \"%s\"", t->name);
 	*pushed = tt_rounds_pushed(t->shard.rounds, rank); /* tt_table_expect() may have counted it */
-	if (p->counted || !tt_table_has_worker(t, rank))
+	if (p->counted || p->worker < 0)
 		return 0;
 	err = tt_rounds_join(t->shard.rounds, rank, pushed);
 	p->counted = !err;
@@ -63,6 +65,11 @@ static int open_fresh(struct tutti_table *t)
 	return t->flags & TUTTI_TABLE_FRESH ? tt_changed_rows_open(rows, flags, &t->shard.fresh) : 0;
 }
 
+int tt_table_launched_workers(const struct tutti_table *t)
+{
+	return t->workers ? t->workers : tt_members(t->job)->launched;
+}
+
 int tt_table_serve(struct tutti_table *t)
 {
 	const struct tt_members *m = tt_members(t->job);
@@ -77,7 +84,8 @@ int tt_table_serve(struct tutti_table *t)
 		return err;
 	s->table = t;
 	s->as = t->as;
-	s->workers = m->launched;
+	s->workers = tt_table_launched_workers(t);
+	s->next.stuck = -1;
 	if (!(s->pushers = calloc((size_t)m->capacity, sizeof *s->pushers)))
 		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", m->capacity);
 	if ((err = tt_memory_alloc(t->job, tt_version_bytes(t), -1, (void **)&s->memory)))
@@ -91,6 +99,7 @@ int tt_table_serve(struct tutti_table *t)
 		return err;
 	tt_init_shard(t);
 	((struct tt_shard_head *)s->memory)->print = t->print;
+	memcpy(s->memory + TT_SHARD_TERMS, t->terms, sizeof t->terms);
 	return 0;
 }
 
@@ -137,7 +146,7 @@ int tt_table_know(struct tutti_table *t, int worker)
 
 int tt_table_admit(struct tutti_table *t, int rank, uint64_t *pushed)
 {
-	int err = tt_table_has_worker(t, rank) ? tt_table_know(t, rank) : 0;
+	int worker = tt_table_worker(t, rank), err = worker < 0 ? 0 : tt_table_know(t, worker);
 
 	*pushed = 0;
 	if (!err && !(err = count_in(t, rank, pushed)))
@@ -287,8 +296,10 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	tt_version_settle(t); /* of the last round */
 	if (tt_shard_in_rounds(t))
 		return tt_version_begin(t, options, &p->push);
-	err = tt_table_know(t, options && options->worker >= 0 ? options->worker : worker);
-	return err ? err : begin_alone(t, p, worker, options);
+	if (t->workers && options && options->worker >= t->workers)
+		return -EINVAL; /* the table may have been loaded with state of more workers */
+	err = tt_table_know(t, options && options->worker >= 0 ? options->worker : p->worker);
+	return err ? err : begin_alone(t, p, p->worker, options);
 }
 
 int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options,
@@ -300,6 +311,7 @@ int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti
 	if (!p)
 		return -EINVAL; /* the worker has not joined */
 	t->shard.pieces++;
+	p->pieces++;
 	if (!(flags & TT_PUSH_FIRST) && !p->half && !p->err)
 		p->err = -EPROTO; /* no push has begun */
 	if (!(flags & TT_PUSH_FIRST) && p->half && p->assigns != !!(flags & TT_PUSH_ASSIGN))
@@ -469,14 +481,6 @@ void tt_table_put_options(struct tt_pack *p, const tutti_update *u)
 	tt_put32(p, set & 1 ? (uint32_t)u->worker : 0);
 	for (size_t i = 0; i < TT_COUNT(numbers); i++)
 		tt_put64(p, bits[i]);
-}
-
-struct tutti_table *tt_table_find(struct tt_job *job, uint64_t uid)
-{
-	tt_each_of(struct tutti_table, link, t, &tt_tables(job)->tables)
-		if (t->shard.memory && ((const struct tt_shard_head *)t->shard.memory)->uid == uid)
-			return t;
-	return NULL;
 }
 
 /* Maps the delta of the whole shard in the worker's memory, as its push begins. */

@@ -16,19 +16,28 @@ static const char opening[] = "table open";
 
 static bool is_whole(const tutti *at) { return at == tt_members(at->job)->whole; }
 
-/* Ranks that are to come may be listed of the whole job. */
+/* Workers that are to come may be listed of the whole job. Servers must be there: the opening reads their shards. */
 static int check_ranks(const tutti *at, const char *name, const char *role, const int *rank, int n)
 {
-	int most = is_whole(at) ? tt_members(at->job)->capacity : at->n;
+	int ranks = is_whole(at) ? at->job->size : at->n, most = ranks;
 
-	if (n < 0 || n > most || (!n != !rank))
-		return tt_fail(-EINVAL, "table \"%s\": %d %ss are named, and the list of them is %s: name all, or "
-		               "none for all ranks", name, n, role, rank ? "there" : "NULL");
-	for (int i = 0; i < n; i++)
-		for (int j = 0; j <= i; j++)
-			if (rank[i] < 0 || rank[i] >= most || (j < i && rank[j] == rank[i]))
-				return tt_fail(-EINVAL, "table \"%s\": %s %d is rank %d, which is no rank of the group "
-				               "or is named twice", name, role, i, rank[i]);
+	if (is_whole(at) && *role == 'w')
+		most = tt_members(at->job)->capacity;
+	if (n < 0 || !n != !rank)
+		return tt_fail(-EINVAL, "table \"%s\": %d %ss, and their list is %s: name all of them, or none for all "
+		               "ranks", name, n, role, rank ? "given" : "NULL");
+	if (n > most)
+		return tt_fail(-EINVAL, "table \"%s\": %d %ss are named, and the group has %d rank%s%s", name, n, role,
+		               ranks, ranks == 1 ? "" : "s", at->job->size == 1 ? ": is it started by tutti run?" : "");
+	for (int i = 0; i < n; i++) {
+		if (rank[i] < 0 || rank[i] >= most)
+			return tt_fail(-EINVAL, "table \"%s\": %s %d is rank %d, which is no rank of the group: it has "
+			               "ranks 0 to %d", name, role, i, rank[i], ranks - 1);
+		for (int j = 0; j < i; j++)
+			if (rank[j] == rank[i])
+				return tt_fail(-EINVAL, "table \"%s\": rank %d is named twice, as %s %d and as %s %d",
+				               name, rank[i], role, j, role, i);
+	}
 	return 0;
 }
 
@@ -137,33 +146,11 @@ static int index_of(const int *ranks, int n, int rank)
 	return -1;
 }
 
-/* A checksum of what must be equal on all ranks. An update function of the program's own cannot be compared. */
-static uint64_t print_of(const struct tutti_table *t)
-{
-	struct tt_sum sum;
-	uint64_t numbers[] = {
-		1, (uint64_t)t->type, t->count, (uint64_t)t->updater.rule, t->updater.flags,
-		(uint64_t)t->updater.own_states, (uint64_t)t->as.mode, (uint64_t)t->as.staleness,
-		(uint64_t)t->as.backup, (uint64_t)t->workers, (uint64_t)t->servers, t->flags, t->row, t->limit,
-		(uint64_t)t->init.kind, t->init.seed,
-	};
-	const double init[] = { t->init.a, t->init.b, t->init.sigma };
-	uint8_t defaults[128];
-	struct tt_pack p = tt_pack(defaults, sizeof defaults);
-
-	tt_table_put_options(&p, &t->updater.defaults);
-	tt_sum_begin(&sum);
-	tt_sum_add(&sum, numbers, sizeof numbers);
-	tt_sum_add(&sum, init, sizeof init);
-	tt_sum_add(&sum, defaults, (size_t)(p.at - defaults));
-	tt_sum_add(&sum, t->server, (size_t)t->servers * sizeof *t->server);
-	tt_sum_add(&sum, t->worker, (size_t)t->workers * sizeof *t->worker);
-	return tt_sum_end(&sum);
-}
-
 static void clear_table(struct tutti_table *t)
 {
 	tt_list_remove(&t->link);
+	if (t->source)
+		tt_served_forget_all(t);
 	tt_window_close(t->window);
 	tt_table_unserve(t);
 	free(t->trace);
@@ -198,6 +185,8 @@ static struct tutti_table *new_table(const tutti *at, const char *name, const tu
 	tt_list_init(&t->gated);
 	tt_list_init(&t->own);
 	t->job = job;
+	t->as = c->consistency;
+	t->reported_to = -1;
 	t->name = strdup(name);
 	t->trace = calloc(1, sizeof *t->trace + strlen(name) + 1);
 	t->type = c->type;
@@ -211,9 +200,10 @@ static struct tutti_table *new_table(const tutti *at, const char *name, const tu
 	t->servers = c->servers ? c->servers : at->n;
 	t->server = calloc((size_t)t->servers, sizeof *t->server);
 	t->source = calloc((size_t)t->servers, sizeof *t->source);
+	for (int i = 0; t->source && i < t->servers; i++)
+		tt_served_make(t, i);
 	t->workers = c->workers || is_whole(at) ? c->workers : at->n;
 	t->worker = calloc((size_t)t->workers + 1, sizeof *t->worker);
-	t->as = c->consistency;
 	t->flags = c->flags;
 	t->publish_pushes = c->publish_pushes;
 	t->publish_ms = c->publish_pushes || c->publish_ms ? c->publish_ms : PUBLISH_MS;
@@ -226,19 +216,17 @@ static struct tutti_table *new_table(const tutti *at, const char *name, const tu
 	for (int i = 0; i < t->servers; i++) {
 		t->server[i] = list_rank(at, c->server, i);
 		t->mine = t->server[i] == job->rank ? i : t->mine;
-		t->source[i].blank = true;
-		t->source[i].as = c->consistency;
 	}
 	for (int i = 0; i < t->workers; i++)
 		t->worker[i] = list_rank(at, c->worker, i);
-	t->works = tt_table_has_worker(t, job->rank);
-	t->print = print_of(t);
+	t->works = tt_table_worker(t, job->rank) >= 0;
+	tt_terms_make(t, c->clip);
 	return t;
 }
 
-bool tt_table_has_worker(const struct tutti_table *t, int rank)
+int tt_table_worker(const struct tutti_table *t, int rank)
 {
-	return !t->workers || index_of(t->worker, t->workers, rank) >= 0;
+	return t->workers ? index_of(t->worker, t->workers, rank) : rank;
 }
 
 /* The fewest rows that fill whole cache lines: no two servers share a line. */
@@ -268,7 +256,7 @@ static int open_windows(struct tutti_table *t)
 		if (!strcmp(tt_container_of(node, struct tutti_table, link)->name, t->name))
 			err = tt_fail(-EEXIST, "a table named \"%s\" is open already", t->name);
 	if (!err && t->shard.memory) {
-		t->source[t->mine].uid = (uint64_t)job->epoch << 32 | ++tt_tables(job)->generation;
+		tt_served_name(t, t->mine, (uint64_t)job->epoch << 32 | ++tt_tables(job)->generation);
 		((struct tt_shard_head *)t->shard.memory)->uid = t->source[t->mine].uid;
 		err = tt_table_expect(t);
 	}
@@ -297,6 +285,14 @@ static struct tt_label name_server(const struct tutti_table *t, int i)
 	return label;
 }
 
+static int refuse_terms(struct tutti_table *t, int i)
+{
+	uint64_t theirs[TT_TERMS];
+	int err = tt_window_get(t->window, opening, t->server[i], TT_SHARD_TERMS, theirs, sizeof theirs, NULL);
+
+	return err ? err : tt_terms_refuse(t, name_server(t, i).text, theirs);
+}
+
 static int meet(struct tutti_table *t, int i)
 {
 	struct tt_shard_head head;
@@ -310,11 +306,12 @@ static int meet(struct tutti_table *t, int i)
 	if (!head.uid)
 		return tt_fail(-ESTALE, "table \"%s\": %s has just closed it", t->name, name_server(t, i).text);
 	if (head.print != t->print)
-		return tt_fail(-EINVAL, "table \"%s\": %s opened it with another type, count, row, rule, flags or list "
-		               "of servers or workers than rank %d", t->name, name_server(t, i).text, t->job->rank);
+		return refuse_terms(t, i);
 	tt_lock(t->job);
 	if (t->source[i].uid != head.uid) {
-		t->source[i] = (struct tt_served){ .uid = head.uid, .blank = true };
+		tt_list_remove(&t->source[i].link);
+		tt_served_make(t, i);
+		tt_served_name(t, i, head.uid);
 		tt_call_uncount_all(t, i);
 	}
 	tt_unlock(t->job);
@@ -387,6 +384,8 @@ static int open_table(tutti *at, const char *name, const tutti_table_config *con
 		err = tt_load_open(t, config->load);
 	if (!err && !(err = open_windows(t)))
 		err = meet_all(t);
+	if (!err && t->mine >= 0)
+		err = tt_table_report(t, at);
 	if (err)
 		close_unheld(t);
 	else
@@ -448,7 +447,7 @@ int tutti_table_look(tutti_table *t, tutti_table_info *info)
 		return err;
 	*info = (tutti_table_info){
 		.servers = t->servers, .workers = t->workers ? t->workers : job->size,
-		.server = t->mine, .worker = t->workers ? index_of(t->worker, t->workers, job->rank) : job->rank,
+		.server = t->mine, .worker = tt_table_worker(t, job->rank),
 		.clock = lowest_clock(t),
 		.type = t->type, .rule = t->updater.rule, .count = t->count, .row = t->row,
 	};
@@ -521,7 +520,9 @@ static void end_table(struct tutti_table *t)
 		tt_table_give_up(t);
 	tt_table_finish(t);
 	leave_trace(t);
+	tt_table_take_back_report(t);
 	close_head(&t->shard);
+	tt_served_forget_all(t);
 	tt_table_tell_closed(t);
 	tt_list_remove(&t->link);
 	tt_table_io_stop(t);
@@ -574,6 +575,7 @@ static void close_tables(struct tt_job *job)
 	tt_call_free_all(job);
 	tt_each_of(struct tt_closed, link, c, &tt_tables(job)->closed)
 		free(c);
+	tt_table_free_reports(job);
 	for (int i = 0; tt_members(job)->of && i < job->size; i++) {
 		struct tt_table_peer *peer = tt_member_own(tt_member(job, i), TT_TABLE_SLOT);
 		if (!peer)
@@ -595,12 +597,17 @@ static void make(struct tt_job *job)
 	tt_list_init(&all->held);
 	tt_list_init(&all->enquiries);
 	tt_list_init(&all->closed);
+	tt_list_init(&all->reports);
+	tt_list_init(&all->questions);
+	for (size_t i = 0; i < TT_COUNT(all->by_uid); i++)
+		tt_list_init(&all->by_uid[i]);
 }
 
 static void lose_member(struct tt_member *m)
 {
 	tt_table_member_down(m, m->err);
 	tt_table_member_gone(m);
+	tt_table_forget_reports(m);
 }
 
 static const struct tt_message messages[] = {
@@ -622,6 +629,8 @@ static const struct tt_message messages[] = {
 	{ TT_FILED, "filed", tt_table_filed },
 	{ TT_HELD, "held", tt_table_held },
 	{ TT_EXPECT, "expect", tt_table_take_expect },
+	{ TT_REPORT, "report", tt_table_take_report },
+	{ TT_REPORTED, "reported", tt_table_take_reported },
 };
 
 /* The worker that others wait for, so that nobody blames this server. */

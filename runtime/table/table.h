@@ -8,6 +8,7 @@ enum { TT_TABLE_SLOT = 4 };
 enum { /* types of messages */
 	TT_JOIN = 23, TT_PUSH, TT_PUSHED, TT_JOINED, TT_CLOCK, TT_FINISH, TT_CHANGE, TT_CHANGED, TT_PUSH_ROWS,
 	TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_FILE, TT_FILED, TT_HELD, TT_PULL_VERSION, TT_KEEP, TT_EXPECT = 41,
+	TT_REPORT = 56, TT_REPORTED,
 };
 extern const struct tt_module tt_table_module;
 

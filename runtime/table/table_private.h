@@ -1,6 +1,9 @@
 /* table_private.h - what the files of the room share. Callers hold the job's lock unless a comment says otherwise.
  *
  *   table.c         opens and closes tables, and cuts them into shards
+ *   terms.c         what all ranks must give alike, and how two ranks differ
+ *   uid.c           the table that a message means
+ *   report.c        ranks that list different servers under one name
  *   join.c          which ranks take part, and the clocks of the shards
  *   switch.c        changes a table's consistency
  *   call.c          a worker's calls: what all kinds share, the gates where parts wait, this rank's own shard
@@ -56,10 +59,14 @@ enum { TT_KEEP_NO_MORE = 1 };    /* of KEEP */
 
 struct tt_tables { /* the room's part of a job */
 	struct tt_list tables;
+	struct tt_list by_uid[256];  /* the shards that this rank knows */
 	struct tt_list calls;        /* this rank's pushes and pulls, in the order in which they began */
 	struct tt_list held;         /* messages that wait while a shard is quiesced */
 	struct tt_list enquiries;    /* saves and loads that wait for servers */
 	struct tt_list closed;       /* names of the tables that this rank has closed */
+	struct tt_list reports;      /* as the lowest rank of a group: the terms of its tables */
+	struct tt_list questions;    /* reports that wait for an answer */
+	uint32_t asked;              /* numbers the questions */
 	uint32_t generation;         /* numbers the openings of tables, and the orders to servers */
 	struct tutti_window *outbox; /* the slots at the servers for this rank's pushes; NULL: no table was opened */
 };
@@ -87,7 +94,12 @@ struct tt_shard_head { /* in the first page of a shard's window */
 	uint64_t writing;            /* the newest that was begun: it overwrites the one two before it */
 	uint64_t born[2];            /* when the newest even and odd version was complete: ns since 1970 */
 };
-enum { TT_SHARD_HEAD = 4096 };
+enum {
+	TT_SHARD_TERMS = 128,        /* in that page: the terms, TT_TERMS words */
+	TT_TERMS = 65,
+	TT_SHARD_HEAD = 4096,
+};
+_Static_assert(sizeof(struct tt_shard_head) <= TT_SHARD_TERMS, "the terms stand behind the head");
 
 struct tt_keep { /* a version that is kept for a rank which reads it */
 	uint32_t call;               /* the rank's number of its call */
@@ -96,6 +108,7 @@ struct tt_keep { /* a version that is kept for a rank which reads it */
 };
 
 struct tt_pusher { /* what a server knows of one rank */
+	int worker;                  /* its number, by which its own state is kept; -1: it is no worker */
 	bool met;                    /* it has joined, and is told of the clock */
 	bool counted;                /* as a worker, in the rounds */
 	bool asked;                  /* for another consistency: */
@@ -103,6 +116,7 @@ struct tt_pusher { /* what a server knows of one rank */
 	uint32_t number;             /* ... by its CHANGE of this number */
 	uint64_t elsewhere;          /* ... and this is the highest clock, or number of its own pushes, that it knows */
 	tutti_consistency wants;
+	uint64_t pieces;             /* of its pushes, so far */
 	bool half;                   /* a push of it is half here: */
 	bool assigns;                /* ... sets values, and counts for no clock */
 	bool dropped;                /* ... came too late for its round */
@@ -120,6 +134,9 @@ struct tt_next { /* the next version, which is made piece by piece in as many pa
 	uint8_t *made;               /* without rounds: pieces that are copied */
 	uint64_t since, begun;       /* ... pushes since the last version began, and when it began */
 	unsigned missed;             /* ... pushes that ended while others were half done, since a version is due */
+	int stuck;                   /* ... the rank whose push made no progress while the shard was quiesced for a
+	                              * version; -1: none was in the way */
+	uint64_t stuck_at;           /* ... and how far that push had come: its pieces */
 	bool opened;                 /* somebody has pushed to the open round ... */
 	tutti_update options;        /* ... with these options */
 };
@@ -159,7 +176,9 @@ struct tt_range { /* elements of the table */
 };
 
 struct tt_served { /* what a rank knows of a server's shard */
-	uint64_t uid;
+	struct tt_list link;         /* in tt_tables.by_uid, once the uid is known */
+	struct tutti_table *table;
+	uint64_t uid;                /* 0: not known yet */
 	uint64_t clock;              /* the last that the server told; UINT64_MAX: the shard is closed */
 	uint64_t pushed;             /* this rank's pushes to it, with those that still wait here */
 	tutti_consistency as;        /* the shard's own, as the server told */
@@ -185,9 +204,13 @@ struct tutti_table {
 	uint64_t timeout;            /* of calls, in nanoseconds: the group's, at opening */
 	char *name;
 	struct tt_closed *trace;     /* goes into tt_tables.closed */
+	uint32_t group;              /* whose ranks have opened it: its uid; 0: the whole job */
+	int reported_to;             /* the rank that has this server's terms; -1: none has */
 	tutti_type type;
 	size_t width;                /* bytes of an element */
-	uint64_t count, row, print;  /* rows, elements of each, the checksum */
+	uint64_t count, row;         /* rows, elements of each */
+	uint64_t terms[TT_TERMS];    /* what all ranks must give alike, ... */
+	uint64_t print;              /* ... and its checksum */
 	uint64_t limit;              /* of the filter */
 	tutti_updater updater;
 	tutti_init init;
@@ -399,8 +422,26 @@ static inline size_t tt_table_version_at(const struct tutti_table *t, int i, uin
 
 /* table.c */
 int tt_table_can_be(tutti_update_rule, unsigned flags, const tutti_consistency *); /* -EINVAL: not together */
-bool tt_table_has_worker(const struct tutti_table *, int rank);
+int tt_table_worker(const struct tutti_table *, int rank); /* the rank's number as a worker; -1: it is none */
 void tt_table_inbox_name(char *room, size_t size, int worker); /* of the window with a worker's slots, at each server */
+
+/* terms.c */
+void tt_terms_make(struct tutti_table *, double clip); /* the terms and their checksum */
+int tt_terms_refuse(const struct tutti_table *, const char *them, const uint64_t *theirs); /* -EINVAL: how they differ */
+
+/* uid.c */
+void tt_served_make(struct tutti_table *, int server); /* nothing is known of the shard yet */
+void tt_served_name(struct tutti_table *, int server, uint64_t uid); /* messages of that uid are about the shard */
+void tt_served_forget_all(struct tutti_table *); /* no message finds the table any more */
+struct tutti_table *tt_table_find(struct tt_job *, uint64_t uid); /* the table whose shard here has this uid; NULL */
+struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server); /* NULL: closed here */
+
+/* report.c. Without the lock: */
+int tt_table_report(struct tutti_table *, const tutti *); /* -EINVAL: another rank has given other terms. Blocks */
+/* With the lock: */
+void tt_table_take_back_report(struct tutti_table *);
+void tt_table_forget_reports(struct tt_member *);
+void tt_table_free_reports(struct tt_job *);
 
 /* init.c: the values at first */
 int tt_init_check(const char *name, const tutti_init *, tutti_type);
@@ -414,7 +455,6 @@ int tt_table_make_inboxes(struct tutti_table *); /* for the slots of its workers
 void tt_table_free_inbox(struct tt_table_peer *); /* likewise. Its window is closed */
 int tt_table_join(struct tutti_table *);       /* joins all servers. Takes the lock, and blocks up to TUTTI_TIMEOUT */
 bool tt_table_is_other(const struct tutti_table *, int server); /* is it another rank, with rows or keys? */
-struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server); /* NULL: closed here */
 void tt_table_finish(struct tutti_table *);    /* this rank no longer blocks others */
 bool tt_table_was_closed(const struct tt_job *, const char *name); /* by this rank, which had joined it */
 void tt_table_tell(struct tutti_table *);      /* tells all who have joined the clock of this rank's shard */
@@ -438,7 +478,8 @@ void tt_table_resume(struct tutti_table *, int rank, uint64_t pushed); /* ... or
 void tt_table_dismiss(struct tutti_table *, int rank); /* this rank no longer blocks others */
 void tt_table_catch_up(struct tutti_table *);  /* with other servers' rounds, if no worker is left to push here */
 void tt_table_end_given_up(struct tutti_table *, int worker); /* ends its push that is half here, if it was abandoned */
-int tt_table_know(struct tutti_table *, int worker); /* makes the worker's own state, if the rule has such */
+int tt_table_know(struct tutti_table *, int worker); /* makes the state of that number, if the rule has such */
+int tt_table_launched_workers(const struct tutti_table *); /* workers that the table has state for at first */
 /* Takes a piece of a push: `change` applies it. The first piece begins the push, the last one ends it. */
 int tt_table_take(struct tutti_table *, int worker, unsigned flags, const tutti_update *,
                   int (*change)(struct tutti_table *, int worker, const struct tt_pusher *, void *), void *arg);
@@ -459,7 +500,6 @@ int tt_table_unpack(struct tutti_table *, struct tt_pack *, size_t count, bool s
 void tt_elements_free(struct tutti_table *, struct tt_elements *);
 void tt_table_get_options(struct tt_pack *, tutti_update *);
 void tt_table_put_options(struct tt_pack *, const tutti_update *);
-struct tutti_table *tt_table_find(struct tt_job *, uint64_t uid); /* the table whose shard here has this uid; NULL */
 
 /* rows_serve.c */
 int tt_table_apply_rows(struct tutti_table *, int worker, unsigned flags, const tutti_update *, const struct tt_rows *,
@@ -477,6 +517,7 @@ int tt_table_find_fresh(struct tutti_table *, int worker, unsigned flags, uint64
 void tt_shard_quiesce(struct tutti_table *, uint64_t patience, void (*at_rest)(struct tutti_table *, int err));
 void tt_shard_resume(struct tutti_table *);
 void tt_shard_look(struct tutti_table *);      /* a push or a version has ended */
+int tt_shard_half_done(const struct tt_shard *); /* the lowest rank whose push is half here; -1: there is none */
 /* Must this message wait, since it begins a push or comes after one that waits? Then it is handled again later. */
 bool tt_shard_wait(struct tt_member *from, struct tutti_table *, uint8_t type, bool begins, const struct tt_pack *);
 void tt_shard_forget(struct tt_member *from);  /* drops its messages that wait */
@@ -600,7 +641,7 @@ typedef void tt_table_handler(struct tt_member *from, struct tt_pack *);
 tt_table_handler tt_table_take_join, tt_table_take_joined, tt_table_take_clock, tt_table_take_finish, tt_table_push,
 	tt_table_pushed, tt_table_push_rows, tt_table_pull_rows, tt_table_pull_fresh, tt_table_pull_version,
 	tt_table_pulled, tt_table_keep, tt_table_take_switch, tt_table_take_switched, tt_table_file, tt_table_filed,
-	tt_table_held, tt_table_take_expect;
+	tt_table_held, tt_table_take_expect, tt_table_take_report, tt_table_take_reported;
 void tt_table_member_down(struct tt_member *, int err);    /* ends what waits for its answers */
 void tt_table_member_gone(struct tt_member *);             /* nobody waits for its clock or its pushes */
 void tt_table_filer_down(struct tt_member *, int err);     /* ends saves and loads that wait for it */

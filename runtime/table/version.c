@@ -475,9 +475,26 @@ static void begin_copy(struct tutti_table *t)
 	start(t);
 }
 
+/* A worker that is stopped in the middle of a push would hold up all others each time. */
+static void note_stuck(struct tt_shard *s)
+{
+	s->next.stuck = tt_shard_half_done(s);
+	if (s->next.stuck >= 0)
+		s->next.stuck_at = s->pushers[s->next.stuck]->pieces;
+}
+
+static bool is_stuck(const struct tt_shard *s)
+{
+	const struct tt_pusher *p = s->next.stuck < 0 ? NULL : s->pushers[s->next.stuck];
+
+	return p && p->half && p->pieces == s->next.stuck_at;
+}
+
 static void copy_now(struct tutti_table *t, int err)
 {
 	t->shard.next.missed = 0;
+	if (err)
+		note_stuck(&t->shard);
 	if (!err && copies(t) && t->shard.next.since && !kept_until(t))
 		begin_copy(t);
 	tt_shard_resume(t);
@@ -486,7 +503,7 @@ static void copy_now(struct tutti_table *t, int err)
 /* Where pushes overlap all the time, there is always one that is half done. */
 static void await_moment(struct tutti_table *t)
 {
-	if (++t->shard.next.missed > 2 * (unsigned)t->shard.workers)
+	if (++t->shard.next.missed > 2 * (unsigned)t->shard.workers && !is_stuck(&t->shard))
 		tt_shard_quiesce(t, tt_min(PATIENCE_MS * TT_MS, t->job->silence), copy_now);
 }
 

@@ -43,6 +43,7 @@ runtime/device/serve.c find_memory take_request take_head tt_device_take_ready t
 runtime/device/import.c tt_import_take_export
 runtime/window/window.c handle take_ask take_answer take_recall take_notify
 runtime/collective/collective.c compare compare_kept tt_coll_take tt_coll_take_any take_message take_recall take_notify
+runtime/table/report.c get_terms tt_table_take_report tt_table_take_reported
 runtime/table/join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock tt_table_take_expect
 runtime/table/switch.c tt_table_take_switch tt_table_take_switched
 runtime/table/io_thread.c server_of find answered tt_table_filed begin take_order tt_table_file

@@ -144,6 +144,19 @@ static void put_order(struct fuzz_input *in, struct tt_pack *p)
 	tt_put_bytes(p, path, strlen(path));
 }
 
+/* Of a table that is open, with terms that differ in a word or are nonsense; or the answer. */
+static void put_report(struct fuzz_input *in, struct tt_pack *p, uint8_t type, unsigned what)
+{
+	uint64_t word = fuzz_number(in, 8);
+
+	tt_put32(p, what & 1 ? 0 : (uint32_t)fuzz_number(in, 1));
+	tt_put32(p, type == TT_REPORT ? 0 : (uint32_t)fuzz_number(in, 4));
+	if (type == TT_REPORT)
+		tt_put_text(p, what & 2 ? "keys" : "rows");
+	for (int i = 0; i < TT_TERMS && fuzz_number(in, 1) % 64; i++)
+		tt_put64(p, word);
+}
+
 /* A message about a table, with a uid that is right: of one of the two servers, or of its own shard, where it speaks as
  * their server. */
 static void make_up(struct attack *a, unsigned what)
@@ -151,21 +164,25 @@ static void make_up(struct attack *a, unsigned what)
 	static const uint8_t types[] = {
 		TT_PUSH,    TT_PUSHED, TT_PUSH_ROWS, TT_PULL_ROWS,    TT_PULL_FRESH, TT_PULLED,
 		TT_JOIN,    TT_FILE,   TT_FILED,     TT_JOINED,       TT_CLOCK,      TT_CHANGE,
-		TT_CHANGED, TT_FINISH, TT_HELD,      TT_PULL_VERSION, TT_KEEP,       TT_EXPECT
+		TT_CHANGED, TT_FINISH, TT_HELD,      TT_PULL_VERSION, TT_KEEP,       TT_EXPECT,
+		TT_REPORT,  TT_REPORTED
 	};
 	const struct mouth *m = choose_mouth();
-	uint8_t bytes[9 + 255], type = types[what / 4 % TT_COUNT(types)];
+	uint8_t bytes[64 + 8 * TT_TERMS], type = types[what / 4 % TT_COUNT(types)];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	bool of_mine = type == TT_JOINED || type == TT_CLOCK || type == TT_CHANGED || type == TT_EXPECT;
 	size_t len;
 
 	tt_put8(&p, type);
-	if (type != TT_PUSHED && type != TT_PULLED && type != TT_FILED && type != TT_HELD)
+	if (type != TT_PUSHED && type != TT_PULLED && type != TT_FILED && type != TT_HELD &&
+	    type < TT_REPORT)
 		tt_put64(&p, (what & 2 ? parts[BAD].keys : parts[BAD].rows)->source[of_mine ? BAD : what & 1].uid);
 	if (type == TT_FILE) {
 		put_order(&a->in, &p);
 	} else if (type == TT_EXPECT) {
 		tt_put_text(&p, what & 1 ? "rows" : what & 2 ? "keys" : "pair");
+	} else if (type >= TT_REPORT) {
+		put_report(&a->in, &p, type, what);
 	} else {
 		len = fuzz_number(&a->in, 1);
 		const uint8_t *rest = fuzz_take(&a->in, len, &len);

@@ -402,6 +402,50 @@ static void test_keep_ends(void)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
+/* A worker that is stopped in the middle of a push holds up the others once, not for each version that is due. */
+static void program_stopped(tutti *job)
+{
+	enum { COUNT = 300000, PUSHES = 100, PATIENCE = 100 };
+	static const int server[] = { 0 };
+	static atomic_int stopped, done;
+	const tutti_table_config c = WITH(tutti_table_f32(COUNT, tutti_accumulate()), it.servers = 1,
+	                                  it.server = server, it.flags = TUTTI_TABLE_SNAPSHOTS,
+	                                  it.publish_pushes = 1);
+	float *d = calloc(COUNT, sizeof *d);
+	tutti_table *t = open_table(job, "stopped", &c);
+	uint64_t began;
+
+	stopped = done = 0;
+	meet(job);
+	if (tutti_rank(job) == 0) {
+		while (!t->shard.half)
+			pass_time(TT_MS / 100);
+		tt_sim_stop(1, 0, 30 * PATIENCE * TT_MS);
+		stopped = 1;
+	} else if (tutti_rank(job) == 1) {
+		tt_sim_slow(1, 100);
+		CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+		tt_sim_slow(1, 1);
+	} else {
+		while (!stopped)
+			pass_time(TT_MS / 10);
+		began = tt_now();
+		for (int i = 0; i < PUSHES; i++)
+			CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+		CHECK(tt_now() - began < 3 * PATIENCE * TT_MS);
+		done = 1;
+	}
+	while (!done)
+		pass_time(TT_MS);
+	close_table(job, t);
+	free(d);
+}
+
+static void test_stopped(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .program = program_stopped }), 0);
+}
+
 static void program_wrong(tutti *job)
 {
 	tutti_table_config c = tutti_table_f32(5, tutti_accumulate());
@@ -431,6 +475,7 @@ static CU_TestInfo snapshot_tests[] = {
 	{ "a slow reader", test_slow },
 	{ "a silent reader", test_silent },
 	{ "a version that waits for a reader", test_keep_ends },
+	{ "a worker is stopped in its push", test_stopped },
 	{ "wrong", test_wrong },
 	CU_TEST_INFO_NULL,
 };

@@ -114,7 +114,7 @@ static void program_part(tutti *job)
 	check_table_of_part(part, 1, &last, 0, NULL);
 	check_table_of_part(part, 0, NULL, 1, (const int[]){ 0 });
 	check_table_of_part(part, 2, (const int[]){ last, 0 }, 2, (const int[]){ last, 0 });
-	CHECK(tutti_table_open(part, "none", &c, &t) == -EINVAL && strstr(tutti_why(), "no rank of the group"));
+	CHECK(tutti_table_open(part, "none", &c, &t) == -EINVAL && strstr(tutti_why(), "which is no rank of the group"));
 	tutti_group_free(part);
 }
 
@@ -351,9 +351,9 @@ static void program_wrong(tutti *job)
 static void test_wrong(void) { on_wires(program_wrong, (const int[]){ 2, 3, 0 }); }
 
 /* Or the other rank has seen it first, and gone. A rank that is still connecting hears no goodbye: -ECONNRESET. */
-static bool is_refused(int err)
+static bool is_refused(int err, const char *differs)
 {
-	return (err == -EINVAL && strstr(tutti_why(), "with another")) || err == -ESTALE || err == -ENOENT ||
+	return (err == -EINVAL && strstr(tutti_why(), differs)) || err == -ESTALE || err == -ENOENT ||
 	       err == -ENOTCONN || err == -ECONNRESET;
 }
 
@@ -363,7 +363,8 @@ static void program_disagree(tutti *job)
 	tutti_table *t;
 	int err = tutti_table_open(job, "w", &c, &t);
 
-	CHECK(is_refused(err));
+	CHECK(is_refused(err, tutti_rank(job) ? "rank 0 opened it with count 101, and rank 1 with 100" :
+	                                        "rank 1 opened it with count 100, and rank 0 with 101"));
 }
 
 static void program_defaults(tutti *job)
@@ -372,7 +373,148 @@ static void program_defaults(tutti *job)
 	tutti_table *t;
 	int err = tutti_table_open(job, "w", &c, &t);
 
-	CHECK(is_refused(err));
+	CHECK(is_refused(err, tutti_rank(job) ? "learning_rate 0.1, and rank 1 with 0.2" :
+	                                        "learning_rate 0.2, and rank 0 with 0.1"));
+}
+
+/* Each member that differs is named, with both values. */
+static void test_terms(void)
+{
+	static struct tutti_table a, b;
+	struct tt_job job = { .rank = 0 };
+	int list[] = { 4, 5, 6 }, other[] = { 4, 7, 6 };
+	const struct { void *at; size_t size; uint64_t set; const char *says;
+	} of[] = {
+		{ &b.as.mode, sizeof b.as.mode, TUTTI_SSP, "consistency.mode SSP, and rank 0 with ASYNC" },
+		{ &b.as.staleness, sizeof b.as.staleness, 3, "staleness 3, and rank 0 with 0" },
+		{ &b.updater.rule, sizeof b.updater.rule, TUTTI_UPDATE_SGD, "update rule sgd, and rank 0 with add" },
+		{ &b.flags, sizeof b.flags, TUTTI_TABLE_FILTER, "flags 0x10, and rank 0 with 0" },
+		{ &b.type, sizeof b.type, TUTTI_F64, "type f64, and rank 0 with f32" },
+		{ &b.updater.defaults.momentum, 8, 0x3fb999999999999a, "momentum 0.1, and rank 0 with the default" },
+		{ &b.init.seed, 8, 7, "init.seed 7, and rank 0 with 0" },
+		{ &b.servers, sizeof b.servers, 2, "servers 2, and rank 0 with 3" },
+		{ &b.worker, sizeof b.worker, (uintptr_t)other,
+		  "worker 1 is rank 7 in the list of rank 1, and rank 5 in that of rank 0" },
+	};
+
+	a = (struct tutti_table){ .job = &job, .name = "w", .type = TUTTI_F32, .count = 1, .row = 1,
+		                  .updater = tutti_accumulate(), .servers = 3, .server = list, .workers = 3,
+		                  .worker = list };
+	tt_terms_make(&a, 0);
+	for (size_t i = 0; i < TT_COUNT(of); i++) {
+		b = a;
+		memcpy(of[i].at, &of[i].set, of[i].size);
+		tt_terms_make(&b, 0);
+		CU_ASSERT_NOT_EQUAL(a.print, b.print);
+		CU_ASSERT_EQUAL(tt_terms_refuse(&a, "rank 1", b.terms), -EINVAL);
+		CU_ASSERT_PTR_NOT_NULL(strstr(tutti_why(), of[i].says));
+	}
+	memset(b.terms, 0xff, sizeof b.terms); /* nonsense of a peer */
+	CU_ASSERT_EQUAL(tt_terms_refuse(&a, "rank 1", b.terms), -EINVAL);
+}
+
+/* Each rank names itself as the only server: no rank meets another one's shard. */
+static void program_disjoint(tutti *job)
+{
+	int me = tutti_rank(job), last = tutti_size(job) - 1, err;
+	const tutti_table_config c = WITH(tutti_table_f32(100, tutti_accumulate()), it.servers = 1, it.server = &me);
+	tutti_table *t = NULL;
+
+	if (!me) {
+		CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+	}
+	meet(job);
+	if (me) {
+		err = tutti_table_open(job, "w", &c, &t);
+		CHECK(err == -EINVAL && strstr(tutti_why(), "server 0 is rank 0 in the list of rank 0"));
+	}
+	meet(job);
+	tutti_table_close(t); /* its word is on its way when the others have met it */
+	meet(job);
+	if (me == last)
+		CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+	meet(job);
+	tutti_table_close(me == last ? t : NULL);
+	meet(job);
+}
+
+/* A mistake that is refused leaves nothing behind. */
+static void program_mistaken(tutti *job)
+{
+	static const int nine[] = { 9 }, twice[] = { 1, 1 }, none[] = { 0 };
+	tutti_table_config c = tutti_table_f32(100, tutti_accumulate());
+	tutti_table *t;
+	float v[100] = { 0 };
+
+	c.servers = 1;
+	c.server = nine;
+	CHECK(tutti_table_open(job, "w", &c, &t) == -EINVAL);
+	CHECK(strstr(tutti_why(), "server 0 is rank 9") && strstr(tutti_why(), "0 to 2") &&
+	      !strstr(tutti_why(), "window"));
+	c.servers = 2;
+	c.server = twice;
+	CHECK(tutti_table_open(job, "w", &c, &t) == -EINVAL && strstr(tutti_why(), "rank 1 is named twice"));
+	c.servers = 70000;
+	CHECK(tutti_table_open(job, "w", &c, &t) == -EINVAL && strstr(tutti_why(), "70000 servers are named"));
+	c.servers = 1;
+	c.server = none;
+	t = open_table(job, "w", &c);
+	CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	close_table(job, t);
+}
+
+/* Tables are found by their uids, also the last one of many, and none that is closed. */
+static void program_many(tutti *job)
+{
+	enum { MANY = 600 };
+	static const int first[] = { 0 };
+	const tutti_table_config c = WITH(tutti_table_f32(1, tutti_accumulate()), it.servers = 1, it.server = first);
+	tutti_table *t[MANY];
+	float one = 1, v;
+	char name[16];
+	size_t most = 0, n;
+	int server;
+
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof name, "t%d", i);
+		t[i] = open_table(job, name, &c);
+	}
+	for (int i = 0; i < MANY; i++)
+		CHECK(tutti_table_push(t[i], &one, NULL, NULL) == 0);
+	meet(job);
+	tt_lock(job->job);
+	for (size_t i = 0; i < TT_COUNT(tt_tables(job->job)->by_uid); i++) {
+		n = 0;
+		tt_list_each(node, &tt_tables(job->job)->by_uid[i])
+			n++;
+		most = tt_max(most, n);
+	}
+	CHECK(most <= 1 + MANY / TT_COUNT(tt_tables(job->job)->by_uid));
+	for (int i = 0; i < MANY; i++)
+		CHECK(tt_table_find_served(tt_member(job->job, 0), t[i]->source[0].uid, &server) == t[i] && !server);
+	tt_unlock(job->job);
+	for (int i = 0; i < MANY; i++)
+		CHECK(tutti_table_pull(t[i], &v, NULL) == 0 && v == (float)tutti_size(job));
+	uint64_t uid = t[7]->source[0].uid;
+	meet(job);
+	for (int i = 0; i < MANY; i++)
+		tutti_table_close(t[i]);
+	tt_lock(job->job);
+	CHECK(!tt_table_find_served(tt_member(job->job, 0), uid, &server));
+	CHECK(!tt_table_find(job->job, uid));
+	tt_unlock(job->job);
+	meet(job);
+}
+
+static void test_many(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .program = program_many }), 0);
+}
+
+static void test_disagreeing(void)
+{
+	run_on_wires(program_disjoint, (const int[]){ 3, 0 }, SEEDS / 2);
+	run_on_wires(program_mistaken, (const int[]){ 3, 0 }, 1);
 }
 
 static void program_late(tutti *job) /* a server never opens it, then does */
@@ -513,6 +655,9 @@ static CU_TestInfo table_tests[] = {
 	{ "servers that are named", test_roles },
 	{ "wrong arguments", test_wrong },
 	{ "opened late, otherwise, closed", test_open },
+	{ "the member that differs", test_terms },
+	{ "disjoint lists of servers, mistakes", test_disagreeing },
+	{ "many tables", test_many },
 	{ "a server is killed", test_killed },
 	CU_TEST_INFO_NULL,
 };

@@ -553,6 +553,79 @@ static void program_unfit(tutti *job)
 	tutti_table_close(t);
 }
 
+static void write_old(uint64_t count)
+{
+	const struct tt_metadata rule = { "update_rule", "adagrad" };
+	struct tt_tensor of[3] = { { .name = "w" }, { .name = "w.G.0" }, { .name = "w.G.1" } };
+	struct tt_tensors_writer w;
+	float *zeros = calloc(3 * count, sizeof *zeros);
+	char path[256];
+
+	for (int i = 0; i < 3; i++) {
+		of[i].type = TUTTI_F32;
+		of[i].dims = 1;
+		of[i].shape[0] = count;
+	}
+	path_of(path, "w.safetensors");
+	CHECK(tt_tensors_begin(&w, path, of, 3, &rule, 1) == 0 &&
+	      tt_tensors_put(&w, zeros, 3 * count * sizeof *zeros) == 0 && tt_tensors_end(&w) == 0);
+	free(zeros);
+}
+
+/* State of ranks: nothing tells which worker a rank was. */
+static void program_old(tutti *job)
+{
+	write_old(100);
+	open_and_refuse(job, "w", TUTTI_UPDATE_ADAGRAD, 0, "by ranks");
+}
+
+/* The state of a worker goes with its number: rank 2 was worker 1, and rank 1 is. */
+static void program_numbers(tutti *job)
+{
+	static const int server[] = { 0 }, before[] = { 1, 2 }, after[] = { 2, 1 };
+	tutti_table_config c = config_of(TUTTI_UPDATE_ADAGRAD, TUTTI_F32, 100);
+	float *d = calloc(100, sizeof *d), *a = calloc(100, sizeof *a), *b = calloc(100, sizeof *b);
+	struct tt_save *s = NULL;
+	tutti_table *t;
+	int me = tutti_rank(job);
+
+	c.servers = 1;
+	c.server = server;
+	c.workers = 2;
+	c.worker = before;
+	t = open_table(job, "w", &c);
+	fill(d, 100, (float)me);
+	CHECK(!me || tutti_table_push(t, d, NULL, NULL) == 0);
+	meet(job);
+	if (!me) {
+		CHECK(tutti_table_save(t, folder) == 0 && tt_save_open(folder, "w", &s) == 0);
+		CHECK(tt_save_find(s, "w.G.0") && tt_save_find(s, "w.G.1") && !tt_save_find(s, "w.G.2"));
+		tt_save_close(s);
+	}
+	meet(job);
+	CHECK(me != 2 || (tutti_table_push(t, d, NULL, NULL) == 0 && tutti_table_pull(t, a, NULL) == 0));
+	close_table(job, t);
+	c.worker = after;
+	t = open_table(job, "w", &c);
+	CHECK(me || tutti_table_load(t, folder) == 0);
+	meet(job);
+	fill(d, 100, 2);
+	CHECK(me != 1 || (tutti_table_push(t, d, NULL, NULL) == 0 && tutti_table_pull(t, b, NULL) == 0));
+	CHECK(tutti_broadcast(job, a, 100 * sizeof *a, 2, NULL) == 0 &&
+	      tutti_broadcast(job, b, 100 * sizeof *b, 1, NULL) == 0);
+	CHECK(a[0] != 0 && !memcmp(a, b, 100 * sizeof *a));
+	close_table(job, t);
+	free(d);
+	free(a);
+	free(b);
+}
+
+static void test_numbers(void)
+{
+	on_wires(program_numbers, (const int[]){ 3, 0 });
+	on_wires(program_old, (const int[]){ 1, 0 });
+}
+
 static void test_unfit(void) { on_wires(program_unfit, (const int[]){ 1, 0 }); }
 
 /* Values by others, without state: that is as at the start, too. */
@@ -613,6 +686,7 @@ static CU_TestInfo load_tests[] = {
 	{ "damaged and foreign files", test_damaged },
 	{ "damaged and foreign files of keys", test_damaged_keys },
 	{ "other rules, other tables", test_unfit },
+	{ "workers' numbers, old saves", test_numbers },
 	{ "values without state", test_stateless },
 	{ "folders that are none", test_folders },
 	CU_TEST_INFO_NULL,
