@@ -226,6 +226,20 @@ test_survive() {
 	check "with one sum" is "$(sed -n 's/.* the sum is //p' out | sort -u)" \
 		$((10 * ${step:-0} + 7 * (1500 - ${step:-0})))
 }
+# The example: a table goes on without a server that was killed.
+test_outlive() {
+	name="tutti run --keep-going -n 4 outlive"
+	"$tutti" run --keep-going -n 4 "${tutti%/*}/examples/outlive" 400 "$marker" > out 2> err &
+	pid=$!
+	check "all four are there" soon four_named
+	kill -9 "$(sed -n 's/^rank 2 of 4 is process //p' out)"
+	wait $pid
+	status=$?
+	check "status 0" is $status 0
+	check "three go on" has out '^3 ranks go on$'
+	check "they come to the end" is \
+		"$(awk '/^rank [013]: 400 steps, at a distance of / && $NF < 1e-6' out | wc -l)" 3
+}
 four_named() { is "$(grep -c '^rank [0-3] of 4 is process ' out)" 4; }
 
 # The example: two workers, and what they have learnt from the server.
