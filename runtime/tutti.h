@@ -687,10 +687,11 @@ tutti_updater tutti_own(void (*own)(const tutti_update_piece *), void *arg, int 
  *          Not with the rules ASSIGN and ELASTIC, nor with backup workers if fresh rows are tracked
  * A worker that finishes, closes the table, leaves or dies no longer blocks others, nor a server that is started again.
  *
- * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP); the rule's
- * state for it; a bit for each row and worker that pulls with FRESH; in BSP with FRESH 8 bytes a row, with keys 4, and
- * 8 to 16 for each one that is pushed to in a round; 1 MiB for each worker whose ranges are larger than 32 KiB. A save
- * or a load takes up to as much again as range and state have, while it lasts.
+ * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP), and once more
+ * after an assign or load in BSP; the rule's state for it; a bit for each row and worker that pulls with FRESH; in BSP
+ * with FRESH 8 bytes a row, with keys 4, and 8 to 16 for each one that is pushed to in a round; 1 MiB for each worker
+ * whose ranges are larger than 32 KiB. A save or a load takes up to as much again as range and state have, while it
+ * lasts.
  *
  * Blocks. A call without an op returns when all servers have done their part. Its timeout, which the group had when the
  * table was opened, begins anew whenever a server has done something for the call.
@@ -804,7 +805,8 @@ int tutti_table_push(tutti_table *, const void *delta, const tutti_update *, tut
 int tutti_table_pull(tutti_table *, void *values, tutti_op *);
 /* Gives each server's values after this push, or what its rule gives back. delta and values are one vector or apart. */
 int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *, void *values, tutti_op *);
-/* Sets the values, past the rule; its state stays, but for what the list of rules says. */
+/* Sets the values, past the rule; its state stays, but for what the list of rules says. In BSP a pull or a snapshot
+ * beside it has all values of a server's range as they were, or all as they are set, and so beside a load. */
 int tutti_table_assign(tutti_table *, const void *values, tutti_op *);
 
 typedef struct tutti_versions {

@@ -374,7 +374,7 @@ static bool is_read(const struct tt_call_part *push)
 		const struct tt_call_part *p = &c->part[push->server];
 		if (c == push->call)
 			break; /* the rest of the list are later calls */
-		if (c->table == t && c->values && (!p->ended || p->idle) && tt_call_is_kept(p) &&
+		if (c->table == t && c->values && (!p->ended || p->idle || p->err == -EAGAIN) && tt_call_is_kept(p) &&
 		    p->pull_gate < push->push_gate + tt_table_is_touched(t))
 			return true;
 	}
@@ -425,6 +425,7 @@ void tt_call_pull(struct tt_call_part *p)
 {
 	p->pulls = true;
 	p->sent = 0;
+	p->placed = 0;
 	come_to_gate(p);
 }
 

@@ -7,16 +7,13 @@
 
 /* ---- pulls ---- */
 
-static bool may_be_torn(const struct tt_call_part *p)
-{
-	return tt_served_in_rounds(p->call->table, p->server) && !tt_call_is_kept(p);
-}
-
 static void checked(struct tt_post *post, int err)
 {
 	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
-	if (!err && !tt_call_is_whole(p))
+	if (!err)
+		tt_call_saw_head(p);
+	if (!err && !tt_call_is_there(p))
 		p->pull_gate = p->version + 1;
 	tt_call_end_with(p, err ? err : tt_call_is_whole(p) ? 0 : -EAGAIN);
 }
@@ -26,7 +23,7 @@ static void got(struct tt_post *post, int err)
 	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
 	p->err = err;
-	if (!err && may_be_torn(p))
+	if (!err && tt_served_in_rounds(p->call->table, p->server))
 		tt_call_get(p, &p->head, sizeof p->head, 0, checked);
 	else
 		tt_call_end_part(p);
@@ -47,7 +44,8 @@ static void pull_there(struct tt_call_part *p)
 		tt_snapshot_pull(p);
 		return;
 	}
-	tt_call_get(p, tt_call_values(p), tt_call_bytes(p), tt_table_at(t, p->server, p->version), got);
+	tt_call_read_by(p, t->source[p->server].placed, p->head.uid != 0);
+	tt_call_get(p, tt_call_values(p), tt_call_bytes(p), tt_table_at(t, p->server, p->placed, p->version), got);
 }
 
 /* ---- pushes ---- */
@@ -182,7 +180,10 @@ static uint64_t pull_piece_here(struct tt_call_part *p)
 	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
 	size_t at = (size_t)p->sent * t->width, version = p->version;
 
-	version = p->call->versions ? tt_table_version_at(t, t->mine, version) : tt_table_at(t, t->mine, version);
+	if (!p->sent)
+		tt_call_read_by(p, tt_table_placed(t), true);
+	version = p->call->versions ? tt_table_version_at(t, t->mine, p->placed, version) :
+	                              tt_table_at(t, t->mine, p->placed, version);
 	memcpy(tt_call_values(p) + at, t->shard.memory + version + at, (size_t)n * t->width);
 	return n;
 }
@@ -246,7 +247,7 @@ static bool copy_shard(struct tutti_table *t, int i, char *values)
 		return false;
 	if (!(memory = i == t->mine ? t->shard.values : tt_window_hold(t->window, t->server[i])))
 		return false;
-	memory += i == t->mine ? 0 : tt_table_at(t, i, t->source[i].clock);
+	memory += i == t->mine ? 0 : TT_SHARD_HEAD;
 	memcpy(values + (size_t)r.first * t->width, memory, (size_t)r.count * t->width);
 	if (i != t->mine)
 		tt_window_let_go(t->window, t->server[i]);

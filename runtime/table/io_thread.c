@@ -495,8 +495,8 @@ void tt_table_io_work(struct tt_table_io *c, int (*work)(struct tt_table_io *),
 {
 	int err;
 
-	/* The last thread has called tt_table_io_done(), and may not have ended yet: nobody waits for it under the lock.
-	 * The thread before has ended while the last one worked. */
+	/* The last thread has called tt_table_io_done(), and may not have ended yet: nobody waits for it under the
+	 * lock. The thread before has ended while the last one worked. */
 	join(&c->ended);
 	c->ended = c->thread;
 	c->thread = NULL;

@@ -151,10 +151,10 @@ static unsigned count_tries(struct tt_table_call *c)
 
 	for (int i = 0; i < c->table->servers; i++) {
 		struct tt_call_part *p = &c->part[i];
-		if (p->err == -EAGAIN) {
+		if (p->err == -EAGAIN)
 			tt_stats_count(&c->table->job->stats.own, TUTTI_STAT_RETRY, 0);
-			p->retries++;
-		}
+		/* Rounds wait for a kept version, so values were set while it was read, and it is still there. */
+		p->retries += p->err == -EAGAIN && !(tt_call_is_kept(p) && tt_call_is_there(p));
 		most = p->retries > most ? p->retries : most;
 	}
 	return most;

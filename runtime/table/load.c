@@ -380,9 +380,9 @@ void tt_staged_free(struct tt_staged *s)
 	free(s);
 }
 
-static void place(const struct tutti_table *t, struct tt_staged *staged)
+static void place(struct tutti_table *t, struct tt_staged *staged)
 {
-	staged->into = has_keys(t) ? NULL : t->shard.values;
+	staged->into = has_keys(t) ? NULL : tt_shard_in_rounds(t) ? tt_version_write_spare(t) : t->shard.values;
 	staged->moves = t->shard.moves;
 }
 
@@ -399,6 +399,18 @@ static void swap_keys(struct tutti_table *t, struct tt_staged *staged)
 	staged->bytes = (size_t)was.room * tt_table_row_bytes(t);
 }
 
+/* The values stand where place() wanted them, unless those of the shard have moved meanwhile. */
+static void place_values(struct tutti_table *t, const struct tt_staged *staged)
+{
+	if (tt_shard_in_rounds(t)) {
+		if (staged->into != tt_version_spare(t))
+			memcpy(tt_version_write_spare(t), staged->values, staged->bytes);
+		tt_version_take_spare(t);
+	} else if (t->shard.values != staged->into || t->shard.moves != staged->moves) {
+		memcpy(t->shard.values, staged->values, staged->bytes);
+	}
+}
+
 static void use(struct tutti_table *t, struct tt_staged *staged)
 {
 	struct tt_shard *s = &t->shard;
@@ -406,8 +418,8 @@ static void use(struct tutti_table *t, struct tt_staged *staged)
 	tt_version_replace(t);
 	if (has_keys(t))
 		swap_keys(t, staged);
-	else if (s->moves != staged->moves)
-		memcpy(s->values, staged->values, staged->bytes);
+	else
+		place_values(t, staged);
 	tt_updater_close(s->updater);
 	s->updater = staged->updater;
 	staged->updater = NULL;

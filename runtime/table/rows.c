@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY_AT_ONCE = 256 << 10 }; /* bytes that are copied from a mapped shard while the program waits for the lock */
+enum {
+	COPY_AT_ONCE = 256 << 10, /* bytes that are copied from a mapped shard while the program waits for the lock */
+	COPY_AGAIN = 16,          /* how often a copy begins anew because values were set meanwhile */
+};
 
 /* ---- pieces ---- */
 
@@ -159,15 +162,21 @@ static void copy_rows(struct tt_call_part *p, const char *values)
 }
 
 /* Rounds go on without a rank that has finished, and may have written over the version that it has copied from. */
-static bool is_overwritten(struct tt_call_part *p, const char *memory)
+static int look_at_copy(struct tt_call_part *p, const char *memory)
 {
 	const struct tt_shard_head *head = (const void *)memory;
 
 	if (!tt_served_in_rounds(p->call->table, p->server))
-		return false;
+		return 0;
 	__atomic_thread_fence(__ATOMIC_ACQUIRE); /* behind the copy */
 	p->head.writing = __atomic_load_n(&head->writing, __ATOMIC_RELAXED);
-	return !tt_call_is_whole(p);
+	p->head.placed = __atomic_load_n(&head->placed, __ATOMIC_RELAXED);
+	if (tt_call_is_whole(p))
+		return 0;
+	if (!tt_call_is_there(p) || p->retries++ >= COPY_AGAIN)
+		return -EAGAIN;
+	p->sent = 0; /* values were set meanwhile */
+	return 0;
 }
 
 static bool copy_some(struct tt_call_part *p)
@@ -178,9 +187,11 @@ static bool copy_some(struct tt_call_part *p)
 
 	if (!memory)
 		return false;
-	copy_rows(p, memory + tt_table_at(t, p->server, p->version));
-	if (is_overwritten(p, memory))
-		p->err = -EAGAIN;
+	if (!p->sent)
+		tt_call_read_by(p, __atomic_load_n(&((const struct tt_shard_head *)(const void *)memory)->placed,
+		                                   __ATOMIC_ACQUIRE), true);
+	copy_rows(p, memory + tt_table_at(t, p->server, p->placed, p->version));
+	p->err = look_at_copy(p, memory);
 	if (!mine)
 		tt_window_let_go(t->window, p->member->rank);
 	return true;
@@ -216,6 +227,18 @@ static void pull(struct tt_call_part *p)
 		go_by_messages(p);
 }
 
+/* A list of rows that takes several messages is of one version, between which no values were set. Of rows that are
+ * asked for because they have changed, each is whole by itself. */
+static int compare_placed(struct tt_call_part *p, uint64_t placed)
+{
+	const struct tt_row_list *l = p->call->list;
+
+	if (!tt_served_in_rounds(p->call->table, p->server) || l->fresh || l->unseen)
+		return 0;
+	p->placed = p->placed ? p->placed : placed;
+	return p->placed == placed ? 0 : -EAGAIN;
+}
+
 /* ---- what this rank does itself ---- */
 
 /* Serves a piece of this rank's own shard as if it had come in a message. */
@@ -239,7 +262,7 @@ static int serve_own(struct tt_call_part *p, const struct tt_stretch *s)
 		err = tt_table_apply_rows(t, t->job->rank, flags, options, &r, gather(p, s, bytes + names));
 	else
 		err = tt_table_read_rows(t, t->job->rank, tt_rows_pull_flags(p), p->version, &r, bytes + names, some);
-	if (!err && !c->delta)
+	if (!err && !c->delta && !(err = compare_placed(p, tt_table_placed(t))))
 		scatter(p, s, some, bytes + names);
 	tt_scratch_give(&t->job->scratch, bytes, room);
 	return err;
@@ -314,8 +337,10 @@ static int take_values(struct tt_call_part *p, const struct tt_stretch *s, struc
 	struct tutti_table *t = p->call->table;
 	struct tt_unseen u, *some = p->call->list->unseen ? &u : NULL;
 	struct tt_elements e = { 0 };
-	int err = 0;
+	int err = compare_placed(p, tt_get64(pack));
 
+	if (err)
+		return err;
 	if (some)
 		get_unseen(pack, s->n, some);
 	if (!pack->bad && (!some || some->n))

@@ -122,7 +122,7 @@ static void look_ahead(const struct tutti_table *t, const struct sparse *s, uint
 			__builtin_prefetch(memory + (size_t)s->places[i] * row + s->rows->at * t->width + at, 1);
 }
 
-static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+static int apply(struct tutti_table *t, int worker, struct tt_pusher *p, void *arg)
 {
 	const struct sparse *s = arg;
 	const struct tt_rows *r = s->rows;
@@ -142,7 +142,7 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 }
 
 /* Rounds that have closed are applied first. New keys have their place at once, not when a round closes. */
-static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+static int assign(struct tutti_table *t, int worker, struct tt_pusher *p, void *arg)
 {
 	const struct sparse *s = arg;
 	const struct tt_rows *r = s->rows;
@@ -154,6 +154,7 @@ static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, 
 		tt_version_settle(t);
 	if ((err = find_places(t, r, true, s->places)))
 		return err;
+	tt_version_being_set(t, true);
 	for (uint32_t i = 0; i < r->n; i++) {
 		size_t at = (size_t)(s->places[i] * t->row + r->at);
 		char *w = t->shard.values + at * t->width;
@@ -161,6 +162,7 @@ static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, 
 		memcpy(w, s->deltas + i * len, len);
 		tt_updater_assigned(t->shard.updater, -1, w, at, r->count);
 	}
+	tt_version_being_set(t, false);
 	if (t->shard.fresh && r->n)
 		tt_changed_rows_pushed(t->shard.fresh, worker, s->places, r->n);
 	return 0;
@@ -317,16 +319,19 @@ void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 		tt_table_answer(from, q.number, err);
 }
 
-static void answer(struct tt_member *to, uint32_t number, int err, const uint8_t *which, uint32_t rows,
-                   const struct tt_elements *e)
+/* which: NULL: of PULL_FRESH. Else the answer says by what it was read: see compare_placed() in rows.c. */
+static void answer(struct tt_member *to, uint32_t number, int err, const struct tutti_table *t, const uint8_t *which,
+                   uint32_t rows, const struct tt_elements *e)
 {
-	uint8_t head[10 + sizeof((struct tt_unseen *)0)->which];
+	uint8_t head[18 + sizeof((struct tt_unseen *)0)->which];
 	struct tt_pack h = tt_pack(head, sizeof head);
 
 	tt_put8(&h, TT_PULLED);
 	tt_put32(&h, number);
 	tt_put32(&h, (uint32_t)err);
 	tt_put8(&h, e->copy ? TT_SPARSE : 0);
+	if (which)
+		tt_put64(&h, t ? tt_table_placed(t) : 0);
 	tt_put_bytes(&h, which, (rows + 7) / 8);
 	tt_send(to, head, (size_t)(h.at - head), e->at, e->bytes);
 }
@@ -354,7 +359,7 @@ void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
 		err = -ENOMEM;
 	if (!err && !(err = tt_table_read_rows(t, from->rank, q.flags, version, &r, values, some ? &unseen : NULL)))
 		tt_table_pack(t, values, some ? (size_t)unseen.n * r.count : count, 0, &e);
-	answer(from, q.number, err, unseen.which, some && !err ? r.n : 0, &e);
+	answer(from, q.number, err, t, unseen.which, some && !err ? r.n : 0, &e);
 	if (t)
 		tt_elements_free(t, &e);
 	tt_scratch_give(&from->job->scratch, values, bytes);
@@ -382,6 +387,7 @@ void tt_table_pull_fresh(struct tt_member *from, struct tt_pack *p)
 		tt_put64(&a, at);
 	for (size_t i = 1; !err && i <= n; i++)
 		tt_put64(&a, rows[i]); /* each in place */
-	answer(from, q.number, err, NULL, 0, &(struct tt_elements){ (const char *)rows, err ? 0 : 8 + 8 * n, NULL, 0 });
+	answer(from, q.number, err, t, NULL, 0,
+	       &(struct tt_elements){ (const char *)rows, err ? 0 : 8 + 8 * n, NULL, 0 });
 	tt_scratch_give(&from->job->scratch, rows, bytes);
 }

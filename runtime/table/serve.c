@@ -99,8 +99,18 @@ int tt_table_serve(struct tutti_table *t)
 		return err;
 	tt_init_shard(t);
 	((struct tt_shard_head *)s->memory)->print = t->print;
+	((struct tt_shard_head *)s->memory)->placed = TT_PLACED_AT_FIRST;
 	memcpy(s->memory + TT_SHARD_TERMS, t->terms, sizeof t->terms);
 	return 0;
+}
+
+static size_t shard_bytes(const struct tutti_table *t) { return (size_t)tt_table_range(t, t->mine).count * t->width; }
+
+static void drop_staged(struct tutti_table *t, struct tt_pusher *p)
+{
+	tt_pages_unmap(p->staged, p->staged ? shard_bytes(t) : 0);
+	p->staged = NULL;
+	p->staged_count = 0;
 }
 
 void tt_table_unserve(struct tutti_table *t)
@@ -109,7 +119,10 @@ void tt_table_unserve(struct tutti_table *t)
 
 	tt_table_io_free(t);
 	for (int i = 0; s->pushers && i < tt_members(t->job)->capacity; i++)
-		free(s->pushers[i]);
+		if (s->pushers[i]) {
+			drop_staged(t, s->pushers[i]);
+			free(s->pushers[i]);
+		}
 	free(s->pushers);
 	tt_version_close(s);
 	tt_rounds_close(s->rounds);
@@ -208,6 +221,7 @@ void tt_table_dismiss(struct tutti_table *t, int rank)
 		return;
 	p->err = -EINVAL;
 	p->mapped = NULL;
+	drop_staged(t, p);
 	if (p->half) {
 		tt_stats_count(&t->job->stats.own, TUTTI_STAT_BROKEN, 0);
 		t->shard.half--;
@@ -235,6 +249,7 @@ static void end(struct tutti_table *t, struct tt_pusher *p, int worker)
 		tt_stats_count(&t->job->stats.own, TUTTI_STAT_PUSH_IN, 0);
 	t->shard.half -= p->half;
 	p->half = false;
+	drop_staged(t, p); /* of an assign that was given up */
 	tt_version_pushed(t);
 	if (counts && tt_rounds_complete(t->shard.rounds, worker))
 		move_clock(t);
@@ -303,7 +318,7 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 }
 
 int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options,
-                  int (*change)(struct tutti_table *, int worker, const struct tt_pusher *, void *), void *arg)
+                  int (*change)(struct tutti_table *, int worker, struct tt_pusher *, void *), void *arg)
 {
 	struct tt_pusher *p = t->shard.pushers[worker];
 	int err;
@@ -326,7 +341,7 @@ int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti
 	return err;
 }
 
-static int fail(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+static int fail(struct tutti_table *t, int worker, struct tt_pusher *p, void *arg)
 {
 	(void)t, (void)worker, (void)p;
 	return *(int *)arg;
@@ -389,21 +404,64 @@ struct dense { /* a piece of all elements */
 	void *back;
 };
 
-static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+static void store(struct tutti_table *t, size_t at, size_t count, const void *values)
+{
+	char *w = t->shard.values + at * t->width;
+
+	tt_version_touch(t, at, count);
+	memcpy(w, values, count * t->width);
+	tt_updater_assigned(t->shard.updater, -1, w, at, count);
+}
+
+/* All values of the shard at once, which nobody sees half. */
+static void set_all(struct tutti_table *t, const void *values)
+{
+	size_t count = (size_t)tt_table_range(t, t->mine).count;
+
+	if (!tt_shard_in_rounds(t)) { /* switched since the assign began */
+		store(t, 0, count, values);
+		return;
+	}
+	tt_version_settle(t);
+	memcpy(tt_version_write_spare(t), values, count * t->width);
+	tt_version_take_spare(t);
+	tt_updater_assigned(t->shard.updater, -1, t->shard.values, 0, count);
+}
+
+/* In rounds the pieces of an assign are put aside until its last one has come. */
+static int stage(struct tutti_table *t, struct tt_pusher *p, const struct dense *d)
+{
+	size_t count = (size_t)tt_table_range(t, t->mine).count;
+
+	if (d->count == count) {
+		set_all(t, d->delta);
+		return 0;
+	}
+	if (!p->staged) {
+		if (!(p->staged = tt_pages_map(shard_bytes(t))))
+			return -ENOMEM;
+		memcpy(p->staged, t->shard.values, d->at * t->width); /* set before a switch to rounds */
+		p->staged_count = d->at;
+	}
+	memcpy(p->staged + d->at * t->width, d->delta, d->count * t->width);
+	p->staged_count += d->count;
+	if (p->staged_count == count)
+		set_all(t, p->staged);
+	return 0;
+}
+
+static int assign(struct tutti_table *t, int worker, struct tt_pusher *p, void *arg)
 {
 	const struct dense *d = arg;
-	char *w;
+	int err = 0;
 
-	(void)p;
-	if (tt_shard_in_rounds(t))
-		tt_version_settle(t);
-	tt_version_touch(t, d->at, d->count);
-	w = t->shard.values + d->at * t->width;
-	memcpy(w, d->delta, d->count * t->width);
-	tt_updater_assigned(t->shard.updater, -1, w, d->at, d->count);
-	if (t->shard.fresh)
+	if (p->staged || tt_shard_in_rounds(t))
+		err = stage(t, p, d);
+	else
+		store(t, d->at, d->count, d->delta);
+	if (!err && t->shard.fresh)
 		tt_changed_rows_pushed(t->shard.fresh, worker, NULL, 0);
-	return 0;
+	return err;
 }
 
 static int change_widened(struct tutti_table *t, const struct tt_pusher *p, const struct dense *d)
@@ -419,7 +477,7 @@ static int change_widened(struct tutti_table *t, const struct tt_pusher *p, cons
 	return 0;
 }
 
-static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+static int apply(struct tutti_table *t, int worker, struct tt_pusher *p, void *arg)
 {
 	const struct dense *d = arg;
 	int err = 0;

@@ -15,6 +15,8 @@ static void read_again(struct tt_post *post, int err)
 {
 	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
+	if (!err)
+		tt_call_saw_head(p);
 	tt_call_end_with(p, err ? err : tt_call_is_whole(p) ? 0 : -EAGAIN);
 }
 
@@ -31,8 +33,10 @@ static void read_values(struct tt_post *post, int err)
 
 static void read_version(struct tt_call_part *p)
 {
-	size_t offset = tt_table_version_at(p->call->table, p->server, p->version);
+	struct tutti_table *t = p->call->table;
+	size_t offset = tt_table_version_at(t, p->server, t->source[p->server].placed, p->version);
 
+	tt_call_read_by(p, t->source[p->server].placed, p->head.uid != 0);
 	tt_call_get(p, tt_call_values(p), tt_call_bytes(p), offset, read_values);
 }
 
@@ -42,10 +46,12 @@ static void read_head(struct tt_post *post, int err)
 
 	p->err = err;
 	p->version = p->head.version;
-	if (err)
+	if (err) {
 		tt_call_end_part(p);
-	else
-		read_version(p);
+		return;
+	}
+	tt_call_saw_head(p);
+	read_version(p);
 }
 
 /* ---- by message ---- */
@@ -84,7 +90,7 @@ void tt_table_pull_version(struct tt_member *from, struct tt_pack *p)
 	if (p->bad)
 		return;
 	if (!err)
-		tt_table_pack(t, t->shard.memory + tt_table_version_at(t, t->mine, head->version),
+		tt_table_pack(t, t->shard.memory + tt_table_version_at(t, t->mine, head->placed, head->version),
 		              (size_t)tt_table_range(t, t->mine).count, 0, &e);
 	tt_put8(&h, TT_PULLED);
 	tt_put32(&h, number);

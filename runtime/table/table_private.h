@@ -93,7 +93,21 @@ struct tt_shard_head { /* in the first page of a shard's window */
 	uint64_t version;            /* the newest complete one; 0: as assigned. In rounds: how many have closed */
 	uint64_t writing;            /* the newest that was begun: it overwrites the one two before it */
 	uint64_t born[2];            /* when the newest even and odd version was complete: ns since 1970 */
+	uint64_t placed;             /* in rounds: where the two versions are, and how often values were set: below */
 };
+
+/* In rounds the newest version lies in one of three copies of the values, the version before in another. Values that
+ * are set as a whole, by an assign or a load, are put together in the third copy, which then is the newest version: no
+ * version that somebody may read is stored into. Rows are set in place. The count is odd while the third copy is
+ * written, and even again when it is the newest version. So what a reader has begun to read at an even count c is
+ * written over from c + 3 on, and at an odd one from c + 2 on. Rows that were set are 4 counts.
+ *
+ *      bits 0-1: the copy of the even version   2-3: of the odd one   4: rows are being set   from 8 on: the count */
+enum { TT_PLACED_AT_FIRST = 4, TT_BEING_SET = 16, TT_PLACED_ONCE = 256 };
+static inline unsigned tt_placed_in(uint64_t placed, uint64_t version)
+{
+	return (placed >> (version & 1 ? 2 : 0) & 3) % 3; /* a peer may say anything */
+}
 enum {
 	TT_SHARD_TERMS = 128,        /* in that page: the terms, TT_TERMS words */
 	TT_TERMS = 65,
@@ -122,6 +136,8 @@ struct tt_pusher { /* what a server knows of one rank */
 	bool dropped;                /* ... came too late for its round */
 	int err;                     /* ... was refused with this error */
 	struct tt_keep keep;
+	char *staged;                /* ... as much of an assign of a whole shard in rounds; NULL: nothing */
+	uint64_t staged_count;       /* ... its elements */
 	const char *mapped;          /* ... its delta for this shard; NULL: it is not read in place */
 	struct tt_push push;
 };
@@ -188,6 +204,7 @@ struct tt_served { /* what a rank knows of a server's shard */
 	int awaited;                 /* ... -ETIMEDOUT: for want of this worker; -1: of none */
 	bool joined;
 	uint64_t expects;            /* uid of a later life's shard, which waits for this rank's pushes; 0: none */
+	uint64_t placed;             /* of its head, as last read */
 	bool blank;                  /* the next pull must say TT_PULL_NEW */
 	int err;                     /* the server refused the JOIN */
 };
@@ -257,6 +274,8 @@ struct tt_call_part { /* what a call does with one server */
 	bool keeps;                  /* the server was asked to keep a version, ... */
 	uint64_t kept;               /* ... and keeps this one */
 	struct tt_shard_head head;   /* the shard's, as it was last read */
+	uint64_t placed;             /* that it reads by; 0: nothing is read yet */
+	bool fresh;                  /* ... which was in the head since the call began */
 	unsigned retries;            /* how often what was read was overwritten meanwhile */
 	uint64_t sent;               /* elements that are sent or asked for, with those that are done */
 	bool closing;                /* the server is told that no more elements of the push come */
@@ -410,14 +429,17 @@ static inline size_t tt_table_copy(const struct tutti_table *t, int i) /* bytes 
 	return ((size_t)tt_table_range(t, i).count * t->width + TT_CACHE_LINE - 1) / TT_CACHE_LINE * TT_CACHE_LINE;
 }
 
-/* Offsets in the i-th server's window: of the values to pull at clock v, and of version v of a snapshot. */
-static inline size_t tt_table_at(const struct tutti_table *t, int i, uint64_t v)
+/* Offsets in the i-th server's window: of the values to pull at clock v, and of version v of a snapshot. placed: of the
+ * head. */
+static inline size_t tt_table_at(const struct tutti_table *t, int i, uint64_t placed, uint64_t v)
 {
-	return TT_SHARD_HEAD + (tt_served_in_rounds(t, i) && v & 1 ? tt_table_copy(t, i) : 0);
+	return TT_SHARD_HEAD + (tt_served_in_rounds(t, i) ? tt_placed_in(placed, v) : 0) * tt_table_copy(t, i);
 }
-static inline size_t tt_table_version_at(const struct tutti_table *t, int i, uint64_t v)
+static inline size_t tt_table_version_at(const struct tutti_table *t, int i, uint64_t placed, uint64_t v)
 {
-	return TT_SHARD_HEAD + (size_t)((v & 1) + !tt_served_in_rounds(t, i)) * tt_table_copy(t, i);
+	size_t copy = tt_served_in_rounds(t, i) ? tt_placed_in(placed, v) : (v & 1) + 1;
+
+	return TT_SHARD_HEAD + copy * tt_table_copy(t, i);
 }
 
 /* table.c */
@@ -427,7 +449,8 @@ void tt_table_inbox_name(char *room, size_t size, int worker); /* of the window 
 
 /* terms.c */
 void tt_terms_make(struct tutti_table *, double clip); /* the terms and their checksum */
-int tt_terms_refuse(const struct tutti_table *, const char *them, const uint64_t *theirs); /* -EINVAL: how they differ */
+/* -EINVAL, and a sentence: how their terms differ from this rank's. */
+int tt_terms_refuse(const struct tutti_table *, const char *them, const uint64_t *theirs);
 
 /* uid.c */
 void tt_served_make(struct tutti_table *, int server); /* nothing is known of the shard yet */
@@ -482,7 +505,7 @@ int tt_table_know(struct tutti_table *, int worker); /* makes the state of that 
 int tt_table_launched_workers(const struct tutti_table *); /* workers that the table has state for at first */
 /* Takes a piece of a push: `change` applies it. The first piece begins the push, the last one ends it. */
 int tt_table_take(struct tutti_table *, int worker, unsigned flags, const tutti_update *,
-                  int (*change)(struct tutti_table *, int worker, const struct tt_pusher *, void *), void *arg);
+                  int (*change)(struct tutti_table *, int worker, struct tt_pusher *, void *), void *arg);
 int tt_table_refuse(struct tutti_table *, int worker, unsigned flags, const tutti_update *, int err); /* a bad piece */
 /* Applies the rule to elements of the shard. The pool's threads help. */
 void tt_table_update(struct tutti_table *, const struct tt_push *, size_t first, size_t count, const struct tt_piece *);
@@ -547,6 +570,11 @@ void tt_version_settle(struct tutti_table *);  /* completes the next version at 
 void tt_version_pushed(struct tutti_table *);  /* a push has ended */
 void tt_version_look(struct tutti_table *);    /* begins the next version if it is due */
 void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* they are about to change, but by no round */
+/* In rounds, of a table of rows: */
+char *tt_version_spare(const struct tutti_table *); /* the copy that is no version */
+char *tt_version_write_spare(struct tutti_table *); /* likewise; the caller is about to write it */
+void tt_version_take_spare(struct tutti_table *); /* it has the values of the newest version from now on */
+void tt_version_being_set(struct tutti_table *, bool begins); /* some values of the newest version, in place */
 
 /* send_queue.c */
 struct tt_send_queue *tt_send_queue_to(struct tt_call_part *); /* to the part's server. NULL: the part has ended */
@@ -612,8 +640,29 @@ static inline size_t tt_call_bytes(const struct tt_call_part *p)
 	return (size_t)p->range.count * p->call->table->width;
 }
 
-/* Was the version not overwritten before the head was read? */
-static inline bool tt_call_is_whole(const struct tt_call_part *p) { return p->head.writing < p->version + 2; }
+/* The head has come: the next read begins from there. */
+static inline void tt_call_saw_head(const struct tt_call_part *p)
+{
+	p->call->table->source[p->server].placed = p->head.placed;
+}
+
+/* Was the version not overwritten before the head was read, ... */
+static inline bool tt_call_is_there(const struct tt_call_part *p) { return p->head.writing < p->version + 2; }
+/* ... nor by values that were set since p->placed was read? A `placed` of an earlier call may have been old by then. */
+static inline bool tt_call_is_whole(const struct tt_call_part *p)
+{
+	uint64_t before = p->placed / TT_PLACED_ONCE, after = p->head.placed / TT_PLACED_ONCE;
+
+	if (!tt_call_is_there(p) || (p->placed | p->head.placed) & TT_BEING_SET)
+		return false;
+	return p->fresh ? after - before < 3 - (before & 1) : p->placed == p->head.placed;
+}
+/* Begins to read by this `placed`. */
+static inline void tt_call_read_by(struct tt_call_part *p, uint64_t placed, bool fresh)
+{
+	p->placed = placed;
+	p->fresh = fresh;
+}
 
 static inline unsigned tt_call_push_flags(const struct tt_call_part *p, bool last) /* of the next piece */
 {
@@ -621,6 +670,10 @@ static inline unsigned tt_call_push_flags(const struct tt_call_part *p, bool las
 }
 
 /* rows.c */
+static inline uint64_t tt_table_placed(const struct tutti_table *t) /* of this rank's shard */
+{
+	return ((const struct tt_shard_head *)(const void *)t->shard.memory)->placed;
+}
 void tt_rows_ask(struct tt_send_queue *, struct tt_call_part *); /* sends the next question of a part that pulls */
 bool tt_rows_copy(struct tt_call_part *);      /* from this rank's or mapped memory, else err. False: take messages */
 unsigned tt_rows_pull_flags(struct tt_call_part *); /* of the next message to the server */

@@ -30,7 +30,8 @@ void tt_served_make(struct tutti_table *t, int server)
 {
 	struct tt_served *s = &t->source[server];
 
-	*s = (struct tt_served){ .table = t, .blank = true, .as = t->as };
+	*s = (struct tt_served){ .table = t, .blank = true, .as = t->as,
+	                         .placed = TT_PLACED_AT_FIRST };
 	tt_list_init(&s->link);
 }
 

@@ -154,7 +154,7 @@ const char *tt_version_find(const struct tutti_table *t, uint64_t version)
 		return version == h->version && version == h->writing ? t->shard.values : NULL;
 	if (version > h->version || h->writing >= version + 2)
 		return NULL;
-	return t->shard.memory + tt_table_at(t, t->mine, version);
+	return t->shard.memory + tt_table_at(t, t->mine, h->placed, version);
 }
 
 /* ---- the open round ---- */
@@ -230,7 +230,9 @@ static uint64_t kept_until(const struct tutti_table *t)
 
 static char *place_of_next(const struct tutti_table *t)
 {
-	return t->shard.memory + tt_table_version_at(t, t->mine, head_of(&t->shard)->writing);
+	const struct tt_shard_head *h = head_of(&t->shard);
+
+	return t->shard.memory + tt_table_version_at(t, t->mine, h->placed, h->writing);
 }
 
 static void copy_piece(struct tutti_table *t, size_t i)
@@ -584,6 +586,53 @@ void tt_version_let_go(struct tutti_table *t, int rank, uint32_t call)
 	look_at_kept(t);
 }
 
+/* ---- values that are set in rounds ---- */
+
+static char *copy_at(const struct tutti_table *t, unsigned i)
+{
+	return t->shard.memory + TT_SHARD_HEAD + i * tt_table_copy(t, t->mine);
+}
+
+static unsigned find_spare(uint64_t placed) { return 3 - tt_placed_in(placed, 0) - tt_placed_in(placed, 1); }
+
+char *tt_version_spare(const struct tutti_table *t) { return copy_at(t, find_spare(head_of(&t->shard)->placed)); }
+
+char *tt_version_write_spare(struct tutti_table *t)
+{
+	uint64_t *placed = &head_of(&t->shard)->placed;
+
+	/* It is odd already if a load has come to nothing. */
+	__atomic_store_n(placed, *placed + (*placed & TT_PLACED_ONCE ? 2 : 1) * TT_PLACED_ONCE, __ATOMIC_RELEASE);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before any of it */
+	return tt_version_spare(t);
+}
+
+/* Whoever reads the copy that was the version until now may end. */
+void tt_version_take_spare(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+	uint64_t placed = head_of(s)->placed, spare = find_spare(placed);
+	unsigned shift = head_of(s)->version & 1 ? 2 : 0;
+
+	if (s->image) /* the copies of the values change places */
+		tt_image_keep(s->image, 0, (size_t)count_of(t));
+	expect_all_to_differ(s);
+	now_at(s, copy_at(t, (unsigned)spare));
+	placed = (placed & ~((uint64_t)3 << shift)) | spare << shift;
+	__atomic_store_n(&head_of(s)->placed, placed + TT_PLACED_ONCE, __ATOMIC_RELEASE);
+}
+
+void tt_version_being_set(struct tutti_table *t, bool begins)
+{
+	uint64_t *placed = &head_of(&t->shard)->placed;
+
+	if (!tt_shard_in_rounds(t))
+		return;
+	__atomic_store_n(placed, begins ? *placed | TT_BEING_SET : (*placed & ~(uint64_t)TT_BEING_SET) + 4 * TT_PLACED_ONCE,
+	                 __ATOMIC_RELEASE);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before the first value */
+}
+
 /* ---- switching to or from rounds ---- */
 
 static void move_values(struct tutti_table *t, char *to)
@@ -604,12 +653,13 @@ static void place_values(struct tutti_table *t, uint64_t clock)
 	if (tt_shard_in_rounds(t)) {
 		__atomic_store_n(&head_of(s)->writing, clock, __ATOMIC_RELEASE);
 		__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before any of it */
-		move_values(t, s->memory + tt_table_at(t, t->mine, clock));
+		move_values(t, s->memory + tt_table_at(t, t->mine, head_of(s)->placed, clock));
 		expect_all_to_differ(s);
 		__atomic_store_n(&head_of(s)->version, clock, __ATOMIC_RELEASE);
 		return;
 	}
-	move_values(t, s->memory + tt_table_at(t, t->mine, 0));
+	move_values(t, copy_at(t, 0));
+	head_of(s)->placed = (head_of(s)->placed & ~(uint64_t)15) | TT_PLACED_AT_FIRST;
 	if (copies(t)) {
 		memset(s->next.made, 0, (size_t)(count_of(t) / piece_of(t)) + 1);
 		start(t);

@@ -503,8 +503,8 @@ static void program_untouched(tutti *job)
 	for (uint64_t row = 0; row < 4; row++) {
 		if (row == 3) {
 			tt_lock(job->job);
-			fill((float *)(void *)(t->shard.memory + tt_table_at(t, 0, tt_version_clock(t) + 1)) +
-			             ALONE * COPY_ROW,
+			size_t at = tt_table_at(t, 0, tt_table_placed(t), tt_version_clock(t) + 1);
+			fill((float *)(void *)(t->shard.memory + at) + ALONE * COPY_ROW,
 			     COPY_ROW, 77);
 			tt_unlock(job->job);
 		}

@@ -421,7 +421,7 @@ static void test_two_at_once(void)
 
 /* ---- holds ---- */
 
-static int change_nothing(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+static int change_nothing(struct tutti_table *t, int worker, struct tt_pusher *p, void *arg)
 {
 	(void)t, (void)worker, (void)p, (void)arg;
 	return 0;

@@ -323,7 +323,7 @@ void __wrap_tt_table_unserve(struct tutti_table *t)
 	__real_tt_table_unserve(t);
 }
 
-static int change_nothing(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+static int change_nothing(struct tutti_table *t, int worker, struct tt_pusher *p, void *arg)
 {
 	(void)t, (void)worker, (void)p, (void)arg;
 	return 0;

@@ -678,6 +678,96 @@ static void program_folders(tutti *job)
 
 static void test_folders(void) { on_wires(program_folders, (const int[]){ 2, 0 }); }
 
+/* ---- versions in rounds, beside assigns and loads ---- */
+
+static bool are_alike(const tutti_table *t, const float *v)
+{
+	for (int i = 0; i < t->servers; i++) {
+		struct tt_range r = tt_table_range(t, i);
+		if (r.count && !all_are(v + r.first, (size_t)r.count, v[r.first]))
+			return false;
+	}
+	return true;
+}
+
+/* Until all others are in the barrier, too. */
+static void set_on(tutti *job, tutti_table *t, float *v, size_t count, const uint64_t *rows)
+{
+	tutti_op op;
+	int k = 0;
+
+	CHECK(tutti_barrier(job, &op) == 0);
+	for (; tutti_test(&op) == -EINPROGRESS; k++) {
+		fill(v, count, (float)(100 * k)); /* all values of a server's range are alike */
+		if (k % 8 == 7)
+			CHECK(tutti_table_load(t, folder) == 0);
+		else if (k % 2 && rows)
+			CHECK(tutti_table_assign_rows(t, rows, count, v, NULL) == 0);
+		else
+			CHECK(tutti_table_assign(t, v, NULL) == 0);
+	}
+	CHECK(tutti_wait(&op, -1) == 0);
+}
+
+static void read_on(tutti_table *t, float *d, float *v, bool works)
+{
+	int torn = 0, reads = all_or(10000 / 4, 100), err;
+
+	for (int k = 0; k < reads; k++) {
+		if (works && k % 4 == 0)
+			CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+		do /* a rank for which no round waits gives up after 16 tries */
+			err = k % 2 ? tutti_table_snapshot(t, v, NULL, NULL) : tutti_table_pull(t, v, NULL);
+		while (err == -EAGAIN);
+		CHECK(err == 0);
+		torn += !are_alike(t, v);
+	}
+	CHECK(torn == 0);
+}
+
+static void read_beside(tutti *job, size_t count)
+{
+	static const int servers[] = { 0, 1 }, workers[] = { 2 };
+	tutti_table_config c = WITH(tutti_table_f32(count, tutti_accumulate()), it.consistency.mode = TUTTI_BSP,
+	                            it.servers = 2, it.server = servers, it.workers = 1, it.worker = workers);
+	float *d = calloc(count, sizeof *d), *v = calloc(count, sizeof *v);
+	tutti_table *t = open_table(job, "w", &c);
+	uint64_t *rows = calloc(count, sizeof *rows);
+
+	fill(d, count, 1);
+	for (size_t i = 0; i < count; i++)
+		rows[i] = i;
+	CHECK(tutti_rank(job) || tutti_table_save(t, folder) == 0);
+	meet(job);
+	if (tutti_rank(job) == 3) {
+		set_on(job, t, v, count, count < 2000 ? rows : NULL); /* rows that fit into a message */
+	} else {
+		read_on(t, d, v, tutti_rank(job) == 2);
+		meet(job);
+	}
+	fill(v, count, 7); /* what was assigned before a barrier is there behind the barrier */
+	CHECK(tutti_rank(job) != 3 || tutti_table_assign(t, v, NULL) == 0);
+	meet(job);
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, count, 7));
+	close_table(job, t);
+	free(rows);
+	free(d);
+	free(v);
+}
+
+static void program_beside(tutti *job)
+{
+	read_beside(job, 1001);
+	read_beside(job, 100001);
+	read_beside(job, 300001); /* in several pieces */
+}
+
+static void test_beside(void)
+{
+	on_sim((struct ranks){ .size = 4, .program = program_beside }, (uint64_t)all_or(4, 1));
+	on_real((struct ranks){ .size = 4, .program = program_beside });
+}
+
 static CU_TestInfo load_tests[] = {
 	{ "loaded while others push", test_loaded },
 	{ "loads at once", test_loads },
@@ -687,6 +777,7 @@ static CU_TestInfo load_tests[] = {
 	{ "damaged and foreign files of keys", test_damaged_keys },
 	{ "other rules, other tables", test_unfit },
 	{ "workers' numbers, old saves", test_numbers },
+	{ "versions beside assigns and loads", test_beside },
 	{ "values without state", test_stateless },
 	{ "folders that are none", test_folders },
 	CU_TEST_INFO_NULL,
