@@ -1,4 +1,5 @@
 /* info.c - `tutti info`: the parts of this build, the usable transports, all settings with their values and origins */
+#include "average/gossip.h"
 #include "job/job.h"
 #include "launch/launch.h"
 #include "tools/gpus.h"
@@ -124,8 +125,10 @@ static int load_settings(struct tt_settings *all, bool *has_nodes)
 	int count = 0, err = tt_settings_load(all);
 	const char *file = err ? NULL : tt_setting(all, TT_CONFIG);
 
-	if (file)
-		err = tt_config_load(all, file, &nodes, &count);
+	tutti_gossip_config gossip = tutti_gossip_defaults();
+
+	if (file && !(err = tt_config_load(all, file, &nodes, &count)))
+		err = tt_gossip_read(file, &gossip);
 	*has_nodes = count > 0;
 	free(nodes);
 	return err ? err : tt_secret_from_file(all);

@@ -25,7 +25,24 @@ static bool link_local(const struct ifaddrs *i)
 	return v6->sin6_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
 }
 
-/* The best address of the interface `name`, or of any but loopback: IPv4, then IPv6, then link-local IPv6. */
+static bool is_bridge(const struct ifaddrs *i)
+{
+	char path[64];
+
+	snprintf(path, sizeof path, "/sys/class/net/%.15s/bridge", i->ifa_name);
+	return !access(path, F_OK);
+}
+
+/* Which address others rather reach. A cable comes before none. Bridges come last: docker0 and virbr0 are on many
+ * hosts, with one address on all of them. IPv4 comes before IPv6, and link-local IPv6 last. */
+static int rate(const struct ifaddrs *i)
+{
+	int family = i->ifa_addr->sa_family == AF_INET ? 3 : link_local(i) ? 1 : 2;
+
+	return family + (is_bridge(i) ? 0 : 4) + (i->ifa_flags & IFF_RUNNING ? 8 : 0);
+}
+
+/* The best address of the interface `name`, or of any but loopback. */
 static bool find_interface(const struct ifaddrs *all, const char *name, union tt_socket_address *out)
 {
 	int best = 0;
@@ -33,13 +50,54 @@ static bool find_interface(const struct ifaddrs *all, const char *name, union tt
 	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
 		if (!usable(i) || (name ? strcmp(i->ifa_name, name) != 0 : (i->ifa_flags & IFF_LOOPBACK) != 0))
 			continue;
-		int rank = i->ifa_addr->sa_family == AF_INET ? 3 : link_local(i) ? 1 : 2;
+		int rank = rate(i);
 		if (rank > best) {
 			best = rank;
 			tt_resolve_copy(out, i->ifa_addr);
 		}
 	}
 	return best > 0;
+}
+
+/* The bytes of an address without its port. */
+static const uint8_t *bytes_of(const struct sockaddr *a, int *bits)
+{
+	*bits = a->sa_family == AF_INET6 ? 128 : 32;
+	return a->sa_family == AF_INET6 ? ((const struct sockaddr_in6 *)(const void *)a)->sin6_addr.s6_addr
+	                                : (const void *)&((const struct sockaddr_in *)(const void *)a)->sin_addr;
+}
+
+/* An address of this host in a network, "10.9.0.0/16" or "fd00::/64". -ENOENT: `text` is no network. */
+static int find_network(const struct ifaddrs *all, const char *text, union tt_socket_address *out)
+{
+	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM }, *found;
+	union tt_socket_address net;
+	const char *slash = strchr(text, '/');
+	char host[64], *end = NULL;
+	int most, bits;
+
+	snprintf(host, sizeof host, "%.*s", slash ? (int)tt_min((size_t)(slash - text), sizeof host - 1) : 0, text);
+	long width = slash ? strtol(slash + 1, &end, 10) : -1;
+	if (!slash || end == slash + 1 || *end || getaddrinfo(host, NULL, &hints, &found))
+		return -ENOENT;
+	tt_resolve_copy(&net, found->ai_addr);
+	freeaddrinfo(found);
+	const uint8_t *of = bytes_of(&net.any, &most);
+	if (width < 0 || width > most)
+		return tt_fail(-EINVAL, "TUTTI_IFACE names the network %s, whose width must be from 0 to %d", text,
+		               most);
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+		if (!usable(i) || i->ifa_addr->sa_family != net.any.sa_family)
+			continue;
+		const uint8_t *mine = bytes_of(i->ifa_addr, &bits);
+		size_t whole = (size_t)width / 8;
+		unsigned rest = 0xff & 0xff00 >> width % 8;
+		if (memcmp(mine, of, whole) || (rest && (mine[whole] ^ of[whole]) & rest))
+			continue;
+		tt_resolve_copy(out, i->ifa_addr);
+		return 0;
+	}
+	return tt_fail(-EADDRNOTAVAIL, "TUTTI_IFACE names the network %s, and no address of this host is in it", text);
 }
 
 static bool seen_before(const struct ifaddrs *all, const struct ifaddrs *i)
@@ -111,7 +169,7 @@ static bool is_wildcard(const union tt_socket_address *a)
 	                                    : a->v4.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-/* `iface` is an address of this host, or the name of an interface. */
+/* `iface` is an address of this host, a network that has one, or the name of an interface. */
 static int find_iface(const char *iface, union tt_socket_address *out)
 {
 	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM }, *found;
@@ -126,7 +184,9 @@ static int find_iface(const char *iface, union tt_socket_address *out)
 	}
 	if (getifaddrs(&all))
 		return tt_fail(-errno, "cannot list the network interfaces: %s", strerror(errno));
-	int err = find_interface(all, iface, out) ? 0 : unknown_interface(all, iface);
+	int err = find_network(all, iface, out);
+	if (err == -ENOENT)
+		err = find_interface(all, iface, out) ? 0 : unknown_interface(all, iface);
 	freeifaddrs(all);
 	return err;
 }
@@ -346,8 +406,14 @@ static bool find_route(const struct tt_net *net, const char *toward, union tt_so
 	return good;
 }
 
+/* The addresses are those of documents: nobody has them. */
+static bool find_default_route(const struct tt_net *net, union tt_socket_address *out)
+{
+	return find_route(net, "192.0.2.1:9", out) || find_route(net, "[2001:db8::1]:9", out);
+}
+
 /* A net that listens everywhere is reached at the named interface, else at the address that leads to the others, else
- * at the first interface that leads somewhere. */
+ * at the address of the default route, else at the best interface. */
 static int advertise(struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
 {
 	unsigned port = tt_resolve_port(a);
@@ -357,7 +423,7 @@ static int advertise(struct tt_net *net, const struct tt_net_config *c, union tt
 		int err = find_iface(c->iface, a);
 		if (err)
 			return err;
-	} else if (is_wildcard(a) && !(c->toward && find_route(net, c->toward, a))) {
+	} else if (is_wildcard(a) && !(c->toward && find_route(net, c->toward, a)) && !find_default_route(net, a)) {
 		bool found = !getifaddrs(&all);
 		if (found) {
 			found = find_interface(all, NULL, a);

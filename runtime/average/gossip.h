@@ -157,6 +157,7 @@ static inline bool tt_gossip_ends(const struct tutti_gossip *g, int err)
 
 /* ---- gossip_config.c ---- */
 
+int tt_gossip_read(const char *file, tutti_gossip_config *); /* the section gossip of a config file; -EINVAL */
 int tt_gossip_find(struct tt_job *, const char *name); /* a rank; -ENOENT */
 
 /* ---- gossip_choice.c: which peer, and how much of it. The first three are functions of their arguments alone ---- */

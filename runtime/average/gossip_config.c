@@ -11,20 +11,17 @@ tutti_gossip_config tutti_gossip_defaults(void)
 
 /* ---- the section of the config file ---- */
 
-enum key { WAY, CHOICE, METHOD, VALUE, THRESHOLD, PROBABILITY, BUFFERS, TIMEOUT, SEED, KEYS };
-static const char *const keys[KEYS] = { [WAY] = "way", [CHOICE] = "choice", [METHOD] = "method", [VALUE] = "value",
-	[THRESHOLD] = "divergence_threshold", [PROBABILITY] = "fetch_probability", [BUFFERS] = "buffers",
-	[TIMEOUT] = "timeout", [SEED] = "seed" };
 static const char *const ways[] = { "pull", "push", "push_sum" };
 static const char *const choices[] = { "uniform", "exponential", "ring", "hosts", "dpwa" };
 static const char *const methods[] = { "constant", "clock", "loss" };
 
 /* The index of a word in a list; was: the key is not in the file. */
-static int find_word(const struct tt_config_value *v, const char *key, const char *const *words, int n, int was,
+static int find_word(const struct tt_config_value *v, enum tt_gossip_key key, const char *const *words, int n, int was,
                      int *out)
 {
 	const char *meant;
 
+	v += key;
 	*out = was;
 	if (!v->line)
 		return 0;
@@ -34,17 +31,19 @@ static int find_word(const struct tt_config_value *v, const char *key, const cha
 			return 0;
 		}
 	meant = tt_nearest(v->text, words, n);
-	return tt_fail(-EINVAL, "line %u of the config file: gossip.%s cannot be \"%s\"%s%s", v->line, key, v->text,
-	               meant ? "; did you mean " : ": tutti.conf(5) has a list", meant ? meant : "");
+	return tt_fail(-EINVAL, "line %u of the config file: gossip.%s cannot be \"%s\"%s%s", v->line,
+	               tt_gossip_keys[key], v->text, meant ? "; did you mean " : ": tutti.conf(5) has a list",
+	               meant ? meant : "");
 }
 
-static int find_number(const struct tt_config_value *v, const char *key, double least, double most, double *out)
+static int find_number(const struct tt_config_value *v, enum tt_gossip_key key, double least, double most, double *out)
 {
+	v += key;
 	if (!v->line)
 		return 0;
 	if (!(v->number >= least && v->number <= most))
 		return tt_fail(-EINVAL, "line %u of the config file: gossip.%s must be a number from %g to %g", v->line,
-		               key, least, most);
+		               tt_gossip_keys[key], least, most);
 	*out = v->number;
 	return 0;
 }
@@ -55,29 +54,36 @@ static int fill(tutti_gossip_config *config, const struct tt_config_value *v)
 	tutti_gossip_config c = *config;
 	int way, choice, method, err;
 
-	if ((err = find_word(&v[WAY], keys[WAY], ways, TT_COUNT(ways), (int)c.way, &way)) ||
-	    (err = find_word(&v[CHOICE], keys[CHOICE], choices, TT_COUNT(choices), (int)c.choice, &choice)) ||
-	    (err = find_word(&v[METHOD], keys[METHOD], methods, TT_COUNT(methods), (int)c.method, &method)) ||
-	    (err = find_number(&v[VALUE], keys[VALUE], 0, 1, &c.value)) ||
-	    (err = find_number(&v[THRESHOLD], keys[THRESHOLD], 0, HUGE_VAL, &c.divergence_threshold)) ||
-	    (err = find_number(&v[PROBABILITY], keys[PROBABILITY], 0, 1, &c.fetch_probability)) ||
-	    (err = find_number(&v[BUFFERS], keys[BUFFERS], 2, TT_GOSSIP_BUFFERS, &buffers)) ||
-	    (err = find_number(&v[TIMEOUT], keys[TIMEOUT], 1, 86400000, &timeout)) ||
-	    (err = find_number(&v[SEED], keys[SEED], 0, 0x1p53, &seed)))
+	if ((err = find_word(v, TT_KEY_WAY, ways, TT_COUNT(ways), (int)c.way, &way)) ||
+	    (err = find_word(v, TT_KEY_CHOICE, choices, TT_COUNT(choices), (int)c.choice, &choice)) ||
+	    (err = find_word(v, TT_KEY_METHOD, methods, TT_COUNT(methods), (int)c.method, &method)) ||
+	    (err = find_number(v, TT_KEY_VALUE, 0, 1, &c.value)) ||
+	    (err = find_number(v, TT_KEY_THRESHOLD, 0, HUGE_VAL, &c.divergence_threshold)) ||
+	    (err = find_number(v, TT_KEY_PROBABILITY, 0, 1, &c.fetch_probability)) ||
+	    (err = find_number(v, TT_KEY_BUFFERS, 2, TT_GOSSIP_BUFFERS, &buffers)) ||
+	    (err = find_number(v, TT_KEY_TIMEOUT, 1, 86400000, &timeout)) ||
+	    (err = find_number(v, TT_KEY_SEED, 0, 0x1p53, &seed)))
 		return err;
 	c.way = (tutti_gossip_way)way;
 	c.choice = (tutti_gossip_choice)choice;
 	c.method = (tutti_gossip_method)method;
 	c.buffers = (int)buffers;
 	c.timeout_ms = (int)timeout;
-	c.seed = v[SEED].line ? (uint64_t)seed : c.seed;
+	c.seed = v[TT_KEY_SEED].line ? (uint64_t)seed : c.seed;
 	*config = c;
 	return 0;
 }
 
+int tt_gossip_read(const char *file, tutti_gossip_config *config)
+{
+	struct tt_config_value values[TT_GOSSIP_KEYS] = { { 0 } };
+	int err = tt_config_section(file, "gossip", tt_gossip_keys, TT_GOSSIP_KEYS, values);
+
+	return err ? err : fill(config, values);
+}
+
 int tutti_gossip_configure(tutti *at, tutti_gossip_config *config)
 {
-	struct tt_config_value values[KEYS] = { { 0 } };
 	struct tt_job *job = tt_job_of(at);
 	int err = tt_usable(job);
 
@@ -85,9 +91,7 @@ int tutti_gossip_configure(tutti *at, tutti_gossip_config *config)
 	    (err = TT_RESERVED(tutti_gossip_config, config)))
 		return err;
 	const char *file = tt_setting(&job->settings, TT_CONFIG);
-	if (file && (err = tt_config_section(file, "gossip", keys, KEYS, values)))
-		return err;
-	return fill(config, values);
+	return file ? tt_gossip_read(file, config) : 0;
 }
 
 /* ---- names of peers ---- */

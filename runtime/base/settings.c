@@ -126,16 +126,20 @@ bool tt_setting_is(const struct tt_settings *all, enum tt_setting s, const char 
 
 /* ---- judging ---- */
 
+enum { WORDS = 8 };
+
 /* Writes one of the values, and goes to the next. */
-static void spell(const char **values, char *text, size_t size)
+static void spell(const char **values, char text[96])
 {
 	size_t len = strcspn(*values, "|");
+	char unit[32] = "";
 	long least, most;
 
-	if (sscanf(*values, "%ld..%ld", &least, &most) == 2)
-		snprintf(text, size, "a whole number from %ld to %ld", least, most);
+	if (sscanf(*values, "%ld..%ld %31[a-z]", &least, &most, unit) >= 2)
+		snprintf(text, 96, "a whole number %s%s%sfrom %ld to %ld", *unit ? "of " : "", unit, *unit ? " " : "",
+		         least, most);
 	else
-		snprintf(text, size, "%.*s", (int)len, *values);
+		snprintf(text, 96, "%.*s", (int)tt_min(len, 95), *values);
 	*values += len + ((*values)[len] == '|');
 }
 
@@ -155,17 +159,21 @@ static bool fits(const char *values, const char *text)
 int tt_setting_judge(const struct tt_settings *all, enum tt_setting s)
 {
 	const char *text = all->of[s].value, *values = tt_setting_info[s].values, *name = tt_setting_name(all, s);
-	char list[160] = "", one[64];
+	char words[WORDS][96], list[200] = "";
+	const char *known[WORDS], *meant;
 	int n = 0;
 
 	if (!text || !values || fits(values, text))
 		return 0;
-	for (; *values; n++) {
-		spell(&values, one, sizeof one);
+	for (; *values && n < WORDS; n++) {
+		spell(&values, words[n]);
+		known[n] = words[n];
 		snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s",
-		         !n ? "" : *values ? ", " : " or ", one);
+		         !n ? "" : *values ? ", " : " or ", words[n]);
 	}
-	return tt_fail(-EINVAL, "%s=%s is not %s", name, text, list);
+	meant = tt_nearest(text, known, n);
+	return tt_fail(-EINVAL, "%s=%s is not %s%s%s%s", name, text, list, meant ? "; did you mean " : "",
+	               meant ? meant : "", meant ? "?" : "");
 }
 
 /* ---- settings that all ranks of a job must have alike ---- */

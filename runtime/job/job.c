@@ -235,7 +235,7 @@ static int place_net(struct tt_job *job, const struct tt_launch *launch, const s
 	else if (meets && root && !launch->nodes && launch->address[0])
 		c->listen = launch->address;
 	if (meets_over(launch, t) && !launch->nodes && launch->address[0])
-		c->toward = launch->address;
+		c->toward = root && *launch->toward ? launch->toward : launch->address;
 	return tt_read_ports(&job->settings, c->ports);
 }
 

@@ -1,6 +1,6 @@
 /* config.c - the config file (libconfig): settings under their short names, and a list of named nodes.
  *
- *     secret = "correct horse battery staple";
+ *     secret_file = "secret";
  *     silence = 5000;
  *     nodes = ( { name = "left";  address = "10.0.0.1:4000"; },
  *               { name = "right"; address = "10.0.0.2:4000"; } );
@@ -11,6 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+const char *const tt_gossip_keys[TT_GOSSIP_KEYS] = { [TT_KEY_WAY] = "way", [TT_KEY_CHOICE] = "choice",
+	[TT_KEY_METHOD] = "method", [TT_KEY_VALUE] = "value", [TT_KEY_THRESHOLD] = "divergence_threshold",
+	[TT_KEY_PROBABILITY] = "fetch_probability", [TT_KEY_BUFFERS] = "buffers", [TT_KEY_TIMEOUT] = "timeout",
+	[TT_KEY_SEED] = "seed" };
 
 #ifndef HAVE_LIBCONFIG
 int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nodes, int *count)
@@ -40,6 +45,33 @@ static int unknown_key(const char *file, const config_setting_t *at, const char 
 	if (meant)
 		return FAIL_AT(file, at, "unknown key \"%s\"; did you mean \"%s\"?", name, meant);
 	return FAIL_AT(file, at, "unknown key \"%s\"", name);
+}
+
+static bool is_gossip_key(const char *name)
+{
+	for (int i = 0; i < TT_GOSSIP_KEYS; i++)
+		if (!strcmp(name, tt_gossip_keys[i]))
+			return true;
+	return false;
+}
+
+/* Outside of all sections. The key may belong into one, or be a variable's alone. */
+static int unknown_setting(const char *file, const config_setting_t *at, const char *const *known, int n)
+{
+	const char *name = config_setting_name(at), *meant = name;
+
+	for (int i = 0; i < TT_SETTINGS; i++) {
+		const char *variable = tt_setting_info[i].variable;
+		if (!strncmp(variable, "TUTTI_", 6) && !strcasecmp(variable + 6, name))
+			return FAIL_AT(file, at, "\"%s\" is no key of a config file: set %s in the environment", name,
+			               variable);
+	}
+	if (!is_gossip_key(name))
+		meant = tt_nearest(name, known, n) ? NULL : tt_nearest(name, tt_gossip_keys, TT_GOSSIP_KEYS);
+	if (!meant)
+		return unknown_key(file, at, known, n);
+	return FAIL_AT(file, at, "unknown key \"%s\"; did you mean gossip.%s? Write gossip = { %s = ...; };", name,
+	               meant, meant);
 }
 
 static int take_setting(struct tt_settings *all, const char *file, const config_setting_t *at, enum tt_setting s)
@@ -128,7 +160,7 @@ static int take_key(struct tt_settings *s, const char *file, const config_settin
 		if (known[i] && !strcmp(known[i], config_setting_name(at)))
 			return take_setting(s, file, at, (enum tt_setting)i);
 	}
-	return unknown_key(file, at, known, TT_COUNT(known));
+	return unknown_setting(file, at, known, TT_COUNT(known));
 }
 
 /* The whole file with a zero at its end, malloc'd; NULL and *err: it cannot be read. */

@@ -140,6 +140,14 @@ static void name_torch(const struct tt_settings *s, struct tt_launch *b)
 		             b->local_size == b->size ? tt_setting(s, TT_TORCH_RESTARTS) : NULL);
 }
 
+/* Kubeflow's PyTorchJob tells rank 0 "localhost", and the other pods its name: they come from outside. */
+static bool comes_from_outside(const struct tt_settings *s, const struct tt_launch *b, const char *addr)
+{
+	bool local = !strcmp(addr, "localhost") || !strncmp(addr, "127.", 4) || !strcmp(addr, "::1");
+
+	return local && b->rank == 0 && b->local_size < b->size && tt_setting(s, TT_SECRET);
+}
+
 /* torchrun's own store may listen on MASTER_PORT: then rank 0 takes the next port. */
 static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 {
@@ -160,6 +168,8 @@ static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 		               addr ? "PORT" : "ADDR");
 	if (store && !strcmp(store, "True"))
 		port++;
+	if (comes_from_outside(s, b, addr))
+		addr = "*";
 	snprintf(text, sizeof text, strchr(addr, ':') ? "[%s]:%ld" : "%s:%ld", addr, port);
 	return copy_address(b, text);
 }
@@ -269,15 +279,53 @@ static bool is_ompi(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
 	return both(s, TT_OMPI_RANK, TT_OMPI_SIZE, why);
 }
 
+/* Launchers that number their processes, and whose language Tutti does not speak. Each process would be a job of one.
+ * size TT_SETTINGS: the launcher does not say. */
+static const struct foreign {
+	const char *name;
+	enum tt_setting rank, size;
+} foreign[] = {
+	{ "jsrun", TT_JSM_RANK, TT_JSM_SIZE },
+	{ "MVAPICH's mpirun_rsh", TT_MV2_RANK, TT_MV2_SIZE },
+	{ "MVAPICH's mpirun_rsh", TT_MVP_RANK, TT_MVP_SIZE },
+	{ "flux run", TT_FLUX_RANK, TT_FLUX_SIZE },
+	{ "PALS", TT_PALS_RANK, TT_PMI_SIZE },
+	{ "aprun", TT_ALPS_RANK, TT_SETTINGS },
+	{ "a launcher that speaks PMI", TT_PMI_RANK, TT_PMI_SIZE },
+	{ "an Indexed Job of Kubernetes", TT_K8S_INDEX, TT_SETTINGS },
+};
+
+static bool is_foreign(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
+{
+	const struct foreign *f = foreign;
+
+	while (f < foreign + TT_COUNT(foreign) && !tt_setting(s, f->rank))
+		f++;
+	if (f == foreign + TT_COUNT(foreign))
+		return false;
+	const char *rank = tt_setting_info[f->rank].variable, *size = NULL;
+	if (f->size < TT_SETTINGS && tt_setting(s, f->size))
+		size = tt_setting_info[f->size].variable;
+	if (size && !strcmp(tt_setting(s, f->size), "1"))
+		return false;
+	snprintf(why, TT_LAUNCH_WHY, "%s has started this process (%s=%.10s), and Tutti does not speak its language: "
+	         "start sh -c 'TUTTI_RANK=$%s TUTTI_SIZE=%s%s exec PROGRAM', with TUTTI_BOOT=HOST:PORT, where rank 0 "
+	         "listens, and TUTTI_SECRET_FILE; for a job of one, with TUTTI_RANK=0 TUTTI_SIZE=1", f->name, rank,
+	         tt_setting(s, f->rank), rank, size ? "$" : "N", size ? size : "");
+	return false;
+}
+
 static int place_torch(struct tt_settings *s, struct tt_launch *b) { return from_torch(s, b); }
 
 /* One launcher may start another, as srun does torchrun, and salloc and srun mpirun's daemons, whose processes inherit
- * the outer one's variables: the inner one comes first. */
+ * the outer one's variables: the inner one comes first. A foreign one is refused where none of the others is there. */
 static const struct tt_launcher torch_elastic = { .name = "torchrun", .detect = is_elastic, .place = place_torch },
                                 torch = { .name = "torchrun", .detect = is_torch, .place = place_torch },
                                 ompi = { .name = "mpirun", .detect = is_ompi, .place = from_ompi },
-                                *const launchers[] = { &torch_elastic, &tt_launcher_pmix, &tt_launcher_pmi2, &ompi,
-	                                               &tt_launcher_slurm, &torch };
+                                stranger = { .name = "foreign", .detect = is_foreign },
+                                *const launchers[] = { &torch_elastic, &tt_launcher_pmix, &tt_launcher_pmi2,
+	                                               &tt_launcher_pmi1, &ompi, &tt_launcher_slurm, &torch,
+	                                               &stranger };
 
 /* A launcher that is there and cannot be asked is passed over; `why` then says that, too. */
 static const struct tt_launcher *find_launcher(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
@@ -300,6 +348,22 @@ static const struct tt_launcher *find_launcher(const struct tt_settings *s, char
 
 static bool says_tutti(const struct tt_settings *s) { return tt_setting(s, TT_RANK) || tt_setting(s, TT_SIZE); }
 
+/* This process means a node of a list, and there is no list. */
+static bool lacks_list(const struct tt_settings *s, bool nodes, char why[TT_LAUNCH_WHY])
+{
+	const char *node = tt_setting(s, TT_NODE), *file = tt_setting(s, TT_CONFIG);
+
+	if (nodes || !node)
+		return false;
+	if (file)
+		snprintf(why, TT_LAUNCH_WHY, "TUTTI_NODE is \"%.64s\", and the config file %.200s has no list of "
+		         "nodes: nodes = ( { name = \"...\"; address = \"HOST:PORT\"; }, ... );", node, file);
+	else
+		snprintf(why, TT_LAUNCH_WHY, "TUTTI_NODE is \"%.64s\", and TUTTI_CONFIG is not set: it names the file "
+		         "that lists the nodes", node);
+	return true;
+}
+
 const char *tt_launch_detect(const struct tt_settings *s, bool nodes, char why[TT_LAUNCH_WHY])
 {
 	if (says_tutti(s)) {
@@ -311,6 +375,8 @@ const char *tt_launch_detect(const struct tt_settings *s, bool nodes, char why[T
 		snprintf(why, TT_LAUNCH_WHY, "the config file lists nodes");
 		return "nodes";
 	}
+	if (lacks_list(s, nodes, why))
+		return "unusable";
 	const struct tt_launcher *by = find_launcher(s, why);
 	if (!by && !*why)
 		snprintf(why, TT_LAUNCH_WHY, "no launcher's variables are set: this process is a job of one");
@@ -342,6 +408,15 @@ static bool can_keep_secrets(void)
 #endif
 }
 
+/* Rank 0 has one address for all others: the one from which packets leave to the host of srun. */
+static void look_outward(const struct tt_settings *s, struct tt_launch *b)
+{
+	const char *other = tt_setting(s, TT_SLURM_LAUNCHER);
+
+	if (other)
+		snprintf(b->toward, sizeof b->toward, strchr(other, ':') ? "[%.80s]:9" : "%.80s:9", other);
+}
+
 static int ask_launcher(struct tt_settings *s, struct tt_launch *b)
 {
 	char why[TT_LAUNCH_WHY];
@@ -352,6 +427,7 @@ static int ask_launcher(struct tt_settings *s, struct tt_launch *b)
 	if (!b->by)
 		return *why ? tt_fail(-EINVAL, "%s", why) : 0;
 	tt_log(TT_DEBUG, "launcher %s: %s", b->by->name, why);
+	look_outward(s, b);
 	if ((err = b->by->place(s, b)) || (b->size == 1 && !tt_setting(s, TT_BOOT)))
 		return err;
 	if (tt_setting(s, TT_BOOT)) { /* TUTTI_BOOT gives the place, the launcher the rank */
@@ -368,14 +444,19 @@ static int ask_launcher(struct tt_settings *s, struct tt_launch *b)
 /* Settings of this process alone come before what a file says of all. */
 int tt_launch_read(struct tt_settings *s, const tutti_config *c, struct tt_launch *b)
 {
+	char why[TT_LAUNCH_WHY];
+
 	b->listen_fd = -1;
 	if (b->nodes && !c->boot && !says_tutti(s))
 		return pick_node(s, b);
+	bool listed = b->nodes != NULL;
 	tt_launch_free(b);
 	if (c->boot)
 		return from_program(c, b);
 	if (says_tutti(s))
 		return from_tutti(s, b);
+	if (lacks_list(s, listed, why))
+		return tt_fail(-EINVAL, "%s", why);
 	return ask_launcher(s, b);
 }
 
@@ -390,8 +471,8 @@ static void make_blob(const struct tt_settings *s, const struct tt_launch *b, co
 	else
 		snprintf(blob, TT_LAUNCH_BLOB, "%s %s", b->address, drawn ? tt_setting(s, TT_SECRET) : "-");
 	for (char *at = blob; *at; at++)
-		if (*at == ';' || *at == '\n')
-			*at = ','; /* PMI2 has no quotes */
+		if (strchr(";|\n", *at))
+			*at = ','; /* PMI has no quotes */
 }
 
 static int take_blob(struct tt_settings *s, struct tt_launch *b, char blob[TT_LAUNCH_BLOB])
@@ -437,14 +518,23 @@ int tt_launch_exchange(struct tt_settings *s, struct tt_launch *b, const char *w
 
 /* ---- a secret in a file ---- */
 
+/* A Secret of Kubernetes is a file of root's for a group: whoever mounts it has chosen the group. What a user writes is
+ * readable to a group by mistake, as the default of many hosts has it. */
+static bool is_for_own_group(const struct stat *st)
+{
+	return !st->st_uid && (st->st_gid == getegid() || group_member(st->st_gid));
+}
+
 int tt_secret_check(const struct stat *st, const char *file)
 {
+	const mode_t others = is_for_own_group(st) ? 037 : 077;
+
 	if (!S_ISREG(st->st_mode) || (st->st_uid && st->st_uid != geteuid()))
 		return tt_fail(-EACCES, "the secret in %s is no secret: it must be a file of this user's or of root's",
 		               file);
-	if (st->st_mode & 077)
+	if (st->st_mode & others)
 		return tt_fail(-EACCES, "the secret in %s is no secret: others may read or write the file; chmod 600 "
-		               "%s", file, file);
+		               "%s (for a Secret of Kubernetes: defaultMode: 0440)", file, file);
 	return 0;
 }
 
@@ -465,12 +555,18 @@ static int read_secret(int fd, const char *file, char text[1024])
 	return *text ? 0 : tt_fail(-EINVAL, "%s holds no secret: its first line is empty", file);
 }
 
+static bool is_from_config(const struct tt_settings *s, enum tt_setting id)
+{
+	return !strcmp(s->of[id].origin, "file");
+}
+
 int tt_secret_from_file(struct tt_settings *s)
 {
 	const char *file = tt_setting(s, TT_SECRET_FILE);
 	char text[1024];
 
-	if (!file || tt_setting(s, TT_SECRET))
+	/* the environment comes before a config file */
+	if (!file || (tt_setting(s, TT_SECRET) && (!is_from_config(s, TT_SECRET) || is_from_config(s, TT_SECRET_FILE))))
 		return 0;
 	int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait */
 	int err = read_secret(fd, file, text);

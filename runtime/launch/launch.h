@@ -13,6 +13,7 @@ struct tt_launch {
 	bool unnumbered;            /* a new rank of a job under way: `rank` is not known yet */
 	int local_rank, local_size; /* among the ranks of this host, by the launcher; local_size 0: it does not say */
 	char address[96];           /* where rank 0 listens; "" with a node list, and where nobody may join */
+	char toward[96];            /* HOST:PORT of another host, for rank 0: which of its addresses leads there? */
 	const char *boots;          /* the same, and after commas where others do; NULL: rank 0's address alone */
 	int listen_fd;              /* a socket that listens there already, or -1; see tt_launch_took_socket() */
 	struct tt_node *nodes;      /* `size` of them, or NULL */
@@ -31,6 +32,10 @@ struct tt_launch {
 
 /* Reads a config file: the settings that are not set yet, and the list of nodes, if it has one. */
 int tt_config_load(struct tt_settings *, const char *file, struct tt_node **nodes, int *count);
+/* The keys of the section gossip, which runtime/average/ reads. They are here so that a misplaced key is told. */
+enum tt_gossip_key { TT_KEY_WAY, TT_KEY_CHOICE, TT_KEY_METHOD, TT_KEY_VALUE, TT_KEY_THRESHOLD, TT_KEY_PROBABILITY,
+	TT_KEY_BUFFERS, TT_KEY_TIMEOUT, TT_KEY_SEED, TT_GOSSIP_KEYS };
+extern const char *const tt_gossip_keys[TT_GOSSIP_KEYS];
 struct tt_config_value { /* of a key in a section */
 	unsigned line;              /* 0: the file does not have it */
 	char text[64];              /* "": a number */
@@ -41,10 +46,11 @@ int tt_config_section(const char *file, const char *section, const char *const *
 struct stat;
 /* -EACCES with a sentence: a file of another user, or that others may read, keeps no secret. */
 int tt_secret_check(const struct stat *, const char *file);
-/* TUTTI_SECRET_FILE becomes TUTTI_SECRET, unless that is set. -EACCES: others may read it. -ENOENT, -EINVAL ... */
+/* TUTTI_SECRET_FILE becomes TUTTI_SECRET, unless that is set; of the environment also if a config file has a secret.
+ * -EACCES: others may read it. -ENOENT, -EINVAL ... */
 int tt_secret_from_file(struct tt_settings *);
 
-enum { TT_LAUNCH_WHY = 200, TT_LAUNCH_BLOB = 1000 };
+enum { TT_LAUNCH_WHY = 480, TT_LAUNCH_BLOB = 1000 };
 /* Reads which rank this process is, and where the others are, from the program, the environment and a file's nodes. May
  * ask a launcher, and waits for no other rank. Errors are -EINVAL, -ENAMETOOLONG, -EIO. */
 int tt_launch_read(struct tt_settings *, const tutti_config *, struct tt_launch *);

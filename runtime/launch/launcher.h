@@ -10,12 +10,12 @@ struct tt_launcher {
 	bool (*detect)(const struct tt_settings *, char why[TT_LAUNCH_WHY]);
 	/* Rank, size, local rank and size; the address of rank 0, or `exchanges`. */
 	int (*place)(struct tt_settings *, struct tt_launch *);
-	/* Carries rank 0's blob, a text without blanks at its ends and without ';', to all. NULL: it has no channel. */
+	/* Carries rank 0's blob, a text without ';', '|' and blanks at its ends, to all. NULL: it has no channel. */
 	int (*exchange)(const struct tt_settings *, const struct tt_launch *, char blob[TT_LAUNCH_BLOB],
 	                uint64_t timeout);
 	void (*end)(void); /* closes what place has opened; may be called again. NULL: nothing */
 };
-extern const struct tt_launcher tt_launcher_pmix, tt_launcher_pmi2, tt_launcher_slurm;
+extern const struct tt_launcher tt_launcher_pmix, tt_launcher_pmi2, tt_launcher_pmi1, tt_launcher_slurm;
 
 /* launch.c */
 int tt_place_from(const struct tt_settings *, enum tt_setting rank, enum tt_setting size, struct tt_launch *);

@@ -71,7 +71,7 @@ test_death() {
 }
 test_machines() { # without a launcher
 	name="-machine_file"
-	export TUTTI_SECRET="a secret of this test"
+	export TUTTI_SECRET=0123456789abcdef
 	printf '127.0.0.1\n127.0.0.1\n' > machines
 	port=$((20000 + $$ % 10000))
 	TUTTI_RANK=1 "$program" -machine_file=machines -port=$port array > out1 2> err1 &

@@ -22,6 +22,12 @@ soon() { # a command that comes true within twenty seconds
 	done
 	return 1
 }
+has_ended() { ! [ -e "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status" 2> /dev/null; }
+await() { # a process, for its status; one that hangs is killed, and fails
+	soon has_ended "$1" || soon has_ended "$1" || kill -9 "$1"
+	wait "$1" 2> /dev/null
+	status=$?
+}
 
 run_tests() { # their names, and which of them; none: all
 	for test in $1; do

@@ -40,7 +40,7 @@ static struct crew { /* the running one; children inherit it */
 	int status[RANKS_MAX], log[RANKS_MAX];
 } crew;
 
-static const char *const secret = "a secret of these tests";
+static const char *const secret = "c0ffee00dec0de0123456789abcdef42";
 
 /* ---- a child ---- */
 

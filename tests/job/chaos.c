@@ -355,7 +355,7 @@ static void run_rank(int rank)
 	my_rank = rank;
 	mine = &run.row[rank];
 #ifdef HAVE_LIBSODIUM
-	c.secret = "a secret of the chaos test";
+	c.secret = "cafe0123456789abcdef0123456789ab";
 #endif
 	setenv("TUTTI_IFACE", is_apart() ? "eth0" : "lo", 1);
 	setenv("TUTTI_EVICT", "no", 1); /* who is stopped goes on */

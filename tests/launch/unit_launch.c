@@ -1,4 +1,4 @@
-/* unit_launch.c - what launchers carry: MUNGE's and PMI2's exchanges, with a MUNGE and a launcher that are fake */
+/* unit_launch.c - what launchers carry: exchanges over MUNGE, PMI2 and PMI-1, with a fake MUNGE and a fake launcher */
 #include "launch/launcher.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/procs.h"
@@ -418,8 +418,9 @@ static void test_files_run_out(void)
 		fflush(stdout);
 		_exit(all[0].err != -EMFILE || !strstr(all[0].why, "ulimit -n, to 2"));
 	}
-	for (int i = 1; i < 2 * RANKS; i++) {
+	for (int i = 1; i < 2 * RANKS; i++)
 		fd[i] = call_host(all);
+	for (int i = 1; i < 2 * RANKS; i++) { /* once rank 0 has heard too many it hangs up */
 		snprintf(text, sizeof text, "MUNGE:%u:" JOB "_%d_a\n", geteuid(), i);
 		CU_ASSERT(send(fd[i], text, strlen(text), MSG_NOSIGNAL) > 0);
 	}
@@ -438,6 +439,7 @@ static void test_files_run_out(void)
 
 struct launcher { /* the other end of each rank's descriptor */
 	int fd[RANKS], n;
+	bool lines;         /* PMI-1 */
 	uint64_t noise;     /* a seed: answers with errors; 0: right ones */
 	struct tt_task *thread;
 };
@@ -464,7 +466,7 @@ static bool read_command(int fd, char text[2000])
 static void say(int fd, const char *text, struct tt_random *noise)
 {
 	char bytes[5000];
-	size_t n = (size_t)snprintf(bytes, sizeof bytes, "%6zu%s", strlen(text), text);
+	size_t n = (size_t)snprintf(bytes, sizeof bytes, "%s", text);
 
 	for (uint64_t i = noise ? 1 + tt_random_below(noise, 3) : 0; i > 0; i--)
 		switch (tt_random_below(noise, 4)) {
@@ -486,17 +488,46 @@ static void say(int fd, const char *text, struct tt_random *noise)
 
 static void serve_one(int fd, struct tt_random *noise, char value[1100])
 {
-	char text[2000], answer[3000];
+	char text[2000], answer[3000], length[16];
 	uint64_t noisy = noise ? tt_random_below(noise, 4) : UINT64_MAX; /* the answer after which it hangs up */
 
 	for (const char *key; read_command(fd, text); noisy--) {
 		const char *name = text + strlen("cmd="), *end = strchr(name, ';');
 		if ((key = strstr(text, "value=")))
 			snprintf(value, 1100, "%.*s", (int)strcspn(key + 6, ";"), key + 6);
-		snprintf(answer, sizeof answer, "cmd=%.*s-response;rc=0;found=TRUE;value=%s;", (int)(end - name), name,
-		         value);
+		int n = snprintf(answer + 6, sizeof answer - 6, "cmd=%.*s-response;rc=0;found=TRUE;value=%s;",
+		                 (int)(end - name), name, value);
+		snprintf(length, sizeof length, "%6d", n);
+		memcpy(answer, length, 6);
 		say(fd, answer, noisy ? NULL : noise);
 		if (strstr(text, "finalize") || !noisy)
+			break;
+	}
+}
+
+static bool read_line(int fd, char *line, size_t size)
+{
+	size_t n = 0;
+
+	while (n + 1 < size && read(fd, line + n, 1) == 1 && line[n] != '\n')
+		n++;
+	line[n] = 0;
+	return n > 0;
+}
+
+static void serve_lines(int fd, struct tt_random *noise, char value[1100])
+{
+	char line[2000], answer[3000];
+	uint64_t noisy = noise ? tt_random_below(noise, 4) : UINT64_MAX;
+
+	for (; read_line(fd, line, sizeof line); noisy--) {
+		sscanf(line, "cmd=put kvsname=k_0 key=%*s value=%1000s", value);
+		if (strstr(line, "get_my_kvsname"))
+			strcpy(answer, "cmd=my_kvsname kvsname=k_0\n");
+		else
+			snprintf(answer, sizeof answer, "cmd=answer rc=0 value=%s msg=fine\n", value);
+		say(fd, answer, noisy ? NULL : noise);
+		if (strstr(line, "finalize") || !noisy)
 			break;
 	}
 }
@@ -510,13 +541,10 @@ static void run_launcher(void *arg)
 
 	tt_random_seed(&r, l->noise);
 	for (int i = 0; i < l->n; i++) {
-		size_t n = 0;
-		while (n + 1 < sizeof line && read(l->fd[i], line + n, 1) == 1 && line[n] != '\n')
-			n++;
-		line[n] = 0;
+		read_line(l->fd[i], line, sizeof line);
 		const char *hello = "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n";
 		send(l->fd[i], hello, strlen(hello), MSG_NOSIGNAL);
-		serve_one(l->fd[i], l->noise ? &r : NULL, value);
+		(l->lines ? serve_lines : serve_one)(l->fd[i], l->noise ? &r : NULL, value);
 		close(l->fd[i]);
 	}
 }
@@ -539,18 +567,28 @@ static void lay_out_pmi2(struct rank *all, struct launcher *l, int n, int timeou
 	}
 }
 
+static void lay_out_pmi1(struct rank *all, struct launcher *l, int n, int timeout_ms)
+{
+	lay_out_pmi2(all, l, n, timeout_ms);
+	l->lines = true;
+	for (int i = 0; i < n; i++) {
+		all[i].by = &tt_launcher_pmi1;
+		tt_settings_set(&all[i].s, TT_PMI_JOB, NULL, "test");
+	}
+}
+
 static void hang_up(struct rank *r)
 {
 	close(atoi(tt_setting(&r->s, TT_PMI_FD)));
 	tt_settings_free(&r->s);
 }
 
-static void test_pmi2_carries_it(void)
+static void carry(void (*how)(struct rank *, struct launcher *, int, int))
 {
 	struct rank all[3];
 	struct launcher l;
 
-	lay_out_pmi2(all, &l, 3, LONG_MS);
+	how(all, &l, 3, LONG_MS);
 	CU_ASSERT_FATAL(!tt_spawn(run_launcher, &l, &l.thread));
 	for (int i = 0; i < 3; i++)
 		start(&all[i]);
@@ -560,6 +598,9 @@ static void test_pmi2_carries_it(void)
 	for (int i = 0; i < 3; i++)
 		hang_up(&all[i]);
 }
+
+static void test_pmi2_carries_it(void) { carry(lay_out_pmi2); }
+static void test_pmi1_carries_it(void) { carry(lay_out_pmi1); }
 
 /* All three at once: each takes its time. */
 static void test_who_is_awaited(void)
@@ -595,16 +636,16 @@ static void test_who_is_awaited(void)
 }
 
 /* Whatever a launcher answers: an error with a sentence, or a blob with an end; and not for ever. */
-static void test_pmi2_noise(void)
+static void listen_to_noise(void (*how)(struct rank *, struct launcher *, int, int))
 {
 	int failed = 0, seeds = TT_ASAN ? 100 : 300;
 
 	for (int seed = 1; seed <= seeds; seed++) {
 		struct rank r[2];
 		struct launcher l;
-		lay_out_pmi2(r, &l, 2, LONG_MS);
+		how(r, &l, 2, LONG_MS);
 		close(l.fd[0]);
-		l = (struct launcher){ .fd = { l.fd[1] }, .n = 1, .noise = (uint64_t)seed };
+		l = (struct launcher){ .fd = { l.fd[1] }, .n = 1, .lines = l.lines, .noise = (uint64_t)seed };
 		CU_ASSERT_FATAL(!tt_spawn(run_launcher, &l, &l.thread));
 		start(&r[1]);
 		finish(r, 1, 2);
@@ -617,6 +658,9 @@ static void test_pmi2_noise(void)
 	}
 	WANT(failed > seeds / 2 && failed < seeds, "%d of %d", failed, seeds);
 }
+
+static void test_pmi2_noise(void) { listen_to_noise(lay_out_pmi2); }
+static void test_pmi1_noise(void) { listen_to_noise(lay_out_pmi1); }
 
 /* In a child: a thread that hangs is left behind. The seconds of alarm() are for a call that never returns. */
 static void test_pmix_hangs(void)
@@ -665,10 +709,16 @@ static CU_TestInfo pmix_tests[] = {
 	{ "a launcher that never answers", test_pmix_hangs },
 	CU_TEST_INFO_NULL,
 };
+static CU_TestInfo pmi1_tests[] = {
+	{ "rank 0's blob reaches all ranks over PMI-1", test_pmi1_carries_it },
+	{ "a launcher of PMI-1 that answers nonsense", test_pmi1_noise },
+	CU_TEST_INFO_NULL,
+};
 static CU_SuiteInfo suites[] = {
 	{ "munge", NULL, NULL, NULL, NULL, munge_tests },
 	{ "pmi2", NULL, NULL, NULL, NULL, pmi2_tests },
 	{ "pmix", NULL, NULL, NULL, NULL, pmix_tests },
+	{ "pmi1", NULL, NULL, NULL, NULL, pmi1_tests },
 	CU_SUITE_INFO_NULL,
 };
 

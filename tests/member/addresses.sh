@@ -17,13 +17,15 @@ clean() {
 }
 trap clean EXIT
 trap 'exit 99' TERM
-# Three hosts on one network, each of which has another interface first, with an address that leads nowhere.
+# Three hosts on one network, each of which has another interface first, with an address that leads nowhere, and then
+# docker0, which is down.
 build() {
 	ip netns add tt$id-x && ip -n tt$id-x link add br0 type bridge && ip -n tt$id-x link set br0 up || return
 	for n in 0 1 2; do
 		host="ip -n tt$id-$n"
 		ip netns add tt$id-$n && $host link set lo up && $host link add aside type veth peer name lost &&
 			$host addr add 10.8.0.$n/32 dev aside && $host link set aside up && $host link set lost up &&
+			$host link add docker0 type bridge &&
 			$host link add net type veth peer name p$n netns tt$id-x &&
 				$host addr add 10.9.0.$((n + 1))/24 dev net &&
 			$host addr add fd00:9::$((n + 1))/64 dev net nodad && $host link set net up &&
@@ -133,4 +135,62 @@ test_names() { # on its own host the name is 127.0.1.1, elsewhere the right one
 	job 10.9.0.1:4007 tutti-beta:4007
 }
 
-run_tests "several ipv6 iface names mtu zones" "$@"
+# Ranks of a launcher with a channel: rank 0 says at which of its addresses the others reach it. docker0 has one
+# address on all hosts.
+launch() { # what the name says, variables ...
+	name="ring under mpiexec of MPICH, $1"
+	shift
+	env "$@" TUTTI_TRANSPORTS=tcp TUTTI_TIMEOUT=20000 TUTTI_LOCAL_SIZE=1 TUTTI_LOG=info \
+		"${tutti%/*}/tests/launch/hydra" 3 sh -c "exec ip netns exec tt$id-\$PMI_RANK '$ring'" > out 2> err
+	check "status 0" is $? 0
+	check "a ring" has out 'hops around 3 ranks'
+}
+each() { # arguments of ip, on each host; %n is its number
+	for n in 0 1 2; do
+		ip -n tt$id-$n $(echo "$*" | sed "s/%n/$((n + 1))/g") || return
+	done
+}
+test_launched() {
+	[ -x "${tutti%/*}/tests/launch/hydra" ] || { echo "not run: launched: make check builds tests/launch/hydra"; return; }
+	each link set aside down
+	each addr add 172.17.0.1/16 dev docker0 && each link set docker0 up
+	launch "docker0 without a cable"
+	each link add box type veth peer name cork && each link set box master docker0 && each link set box up &&
+		each link set cork up
+	launch "docker0 with a container"
+	each link set aside up
+	launch "the host of srun" SLURM_LAUNCH_NODE_IPADDR=10.9.0.2
+	each route add default dev net
+	launch "a default route"
+	launch "a network in TUTTI_IFACE" TUTTI_IFACE=10.9.0.0/24
+	launch "an IPv6 network in TUTTI_IFACE" TUTTI_IFACE=fd00:9::/64
+	each -4 addr flush dev net && each addr del 172.17.0.1/16 dev docker0 && each -6 route add default dev net
+	launch "IPv6 only"
+	each addr add 10.9.0.%n/24 dev net
+	TUTTI_IFACE=10.11.0.0/24 TUTTI_RANK=1 TUTTI_SIZE=2 TUTTI_BOOT=10.9.0.1:4004 TUTTI_SECRET=0123456789abcdef \
+		ip netns exec tt$id-1 "$ring" > out 2> err
+	check "a network that is not here" has err 'network 10.11.0.0/24, and no address of this host is in it'
+}
+test_kubeflow() { # as its PyTorchJob sets them: the master is told localhost, the workers its name
+	name="ring with the variables of a PyTorchJob"
+	for n in 0 1 2; do
+		mkdir -p /etc/netns/tt$id-$n
+		echo '10.9.0.1 ring-master-0' > /etc/netns/tt$id-$n/hosts
+	done
+	for n in 2 1 0; do
+		master=ring-master-0
+		[ $n != 0 ] || master=localhost
+		RANK=$n WORLD_SIZE=3 MASTER_ADDR=$master MASTER_PORT=23456 TUTTI_SECRET=0123456789abcdef \
+			TUTTI_TRANSPORTS=tcp TUTTI_TIMEOUT=20000 TUTTI_LOCAL_SIZE=1 \
+			ip netns exec tt$id-$n "$ring" > out.$n 2> err.$n &
+		eval "pid$n=$!"
+	done
+	wait $pid0
+	check "status 0" is $? 0
+	wait $pid1 $pid2
+	cat out.? > out
+	cat err.? > err
+	check "a ring" has out 'hops around 3 ranks'
+}
+
+run_tests "several ipv6 iface names launched kubeflow mtu zones" "$@"

@@ -318,7 +318,7 @@ static void refuse_one(int line, struct try t, int err, const char *words)
 static const char *boot_at(int port) { return text("TUTTI_BOOT=127.0.0.1:%d", port); }
 static const char *file_at(const char *name) { return text("%s/%s", where, name); }
 
-#define SECRET "TUTTI_SECRET=correct horse battery staple"
+#define SECRET "TUTTI_SECRET=0123456789abcdef0123"
 #define QUICK "TUTTI_TIMEOUT=600"
 
 static const char *config_file(const char *name, const char *content)
@@ -381,11 +381,11 @@ static void test_order(void)
 static void test_program(void)
 {
 	const char *boot = text("localhost:%d", free_port());
-	tutti_config c[2] = { { .rank = 0, .ranks = 2, .boot = boot, .secret = "sixteen bytes ok" },
+	tutti_config c[2] = { { .rank = 0, .ranks = 2, .boot = boot, .secret = "0123456789abcdef" },
 		              { .rank = 1,
 		                .ranks = 2,
 		                .boot = boot,
-		                .secret = "sixteen bytes ok",
+		                .secret = "0123456789abcdef",
 		                .timeout_ms = 5000 } };
 	const char *lies = "TUTTI_RANK=7"; /* the program's word comes first */
 
@@ -431,7 +431,7 @@ static const char *three_nodes(const char *name, const char *more)
 
 	snprintf(
 		content, sizeof content,
-		"secret = \"a secret in a file\";\ntimeout = 8000;\n%s"
+		"secret = \"0123456789abcdef\";\ntimeout = 8000;\n%s"
 		"nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },\n          { name = \"middle\"; address "
 		"= \"127.0.0.1:%d\"; },\n"
 		"          { name = \"right\"; address = \"localhost:%d\"; } );\n",
@@ -839,11 +839,20 @@ static void two_secrets(const char *zero, const char *one)
 
 static void test_secrets(void)
 {
-	two_secrets(SECRET, "TUTTI_SECRET=the wrong one, though long");
+	two_secrets(SECRET, "TUTTI_SECRET=fedcba98765432100123");
 	two_secrets(SECRET, NULL);
 	two_secrets(NULL, SECRET);
 	REFUSED(-EINVAL, "TUTTI_SECRET|5 bytes|16", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(free_port()),
 	        "TUTTI_SECRET=short");
+	REFUSED(-EINVAL, "TUTTI_SECRET can be guessed|52 bits|64|openssl rand",
+	        "TUTTI_SECRET=correct horse battery staple");
+	REFUSED(-EINVAL, "can be guessed|13 bits", "TUTTI_SECRET=CONSTANTINOPOLITAN");
+	REFUSED(-EINVAL, "can be guessed| 0 bits", "TUTTI_SECRET=abababababababababababab");
+	const char *good[] = { "TUTTI_SECRET=acorn Bishop candle DAGGER ember falcon",
+		               "TUTTI_SECRET=mQz3xK8vTq/1bYwRc0+LdA==",
+		               "TUTTI_SECRET=550e8400-e29b-41d4-a716-446655440000" };
+	for (size_t i = 0; i < TT_COUNT(good); i++)
+		JOINED(((struct try[]){ { .env = { good[i] } } }));
 }
 
 /* ---- wrong variables ---- */
@@ -874,7 +883,10 @@ static void test_variables(void)
 	        "TUTTI_TRANSPORTS=nonsense");
 	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names no", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=,");
 	REFUSED(-EINVAL, "TUTTI_TIMEOUT=abc|whole number", "TUTTI_TIMEOUT=abc");
-	REFUSED(-EINVAL, "TUTTI_TIMEOUT=0|from 10", "TUTTI_TIMEOUT=0");
+	REFUSED(-EINVAL, "TUTTI_TIMEOUT=0|milliseconds from 10", "TUTTI_TIMEOUT=0");
+	REFUSED(-EINVAL, "TUTTI_SILENCE=10s|never or a whole number of milliseconds from 100", "TUTTI_SILENCE=10s");
+	REFUSED(-EINVAL, "TUTTI_ALLREDUCE=rign|doubling|did you mean ring?", "TUTTI_ALLREDUCE=rign");
+	REFUSED(-EINVAL, "names \"tcpp\"|did you mean tcp:|tutti info", "TUTTI_TRANSPORTS=shm,tcpp");
 	/* in a job of one, too, and also what only larger jobs use */
 	REFUSED(-EINVAL, "TUTTI_SPIN=perhaps|auto, yes or no", "TUTTI_SPIN=perhaps");
 	REFUSED(-EINVAL, "TUTTI_MINORITY=perhaps|yes or no", "TUTTI_MINORITY=perhaps");
@@ -923,8 +935,23 @@ static void test_other_launchers(void)
 	}));
 	REFUSED(-EINVAL, "4 ranks on several hosts|libpmix2|TUTTI_BOOT=HOST:PORT", "OMPI_COMM_WORLD_RANK=1",
 	        "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2", space);
-	REFUSED(-EINVAL, "PMI_JOBID is not", "PMI_FD=0", "PMI_RANK=1", "PMI_SIZE=2");
+	REFUSED(-EIO, "does not answer over PMI-1|init", "PMI_FD=777", "PMI_RANK=1", "PMI_SIZE=2");
 	REFUSED(-EINVAL, "PMI_RANK is set|PMI_SIZE is not", "PMI_FD=0", "PMI_RANK=1");
+}
+
+/* Each process would be a job of one. */
+static void test_foreign_launchers(void)
+{
+	REFUSED(-EINVAL, "jsrun|TUTTI_RANK=$JSM_NAMESPACE_RANK TUTTI_SIZE=$JSM_NAMESPACE_SIZE|TUTTI_BOOT|job of one",
+	        "JSM_NAMESPACE_RANK=0", "JSM_NAMESPACE_SIZE=2");
+	REFUSED(-EINVAL, "mpirun_rsh|MV2_COMM_WORLD_RANK=1", "MV2_COMM_WORLD_RANK=1", "MV2_COMM_WORLD_SIZE=2");
+	REFUSED(-EINVAL, "mpirun_rsh|MVP_COMM_WORLD_RANK=1", "MVP_COMM_WORLD_RANK=1", "MVP_COMM_WORLD_SIZE=2");
+	REFUSED(-EINVAL, "flux run|$FLUX_JOB_SIZE", "FLUX_TASK_RANK=1", "FLUX_JOB_SIZE=2");
+	REFUSED(-EINVAL, "PALS|$PALS_RANKID TUTTI_SIZE=$PMI_SIZE", "PALS_RANKID=1", "PMI_RANK=1", "PMI_SIZE=2");
+	REFUSED(-EINVAL, "aprun|TUTTI_SIZE=N", "ALPS_APP_PE=1");
+	REFUSED(-EINVAL, "Indexed Job|$JOB_COMPLETION_INDEX TUTTI_SIZE=N", "JOB_COMPLETION_INDEX=0");
+	JOINED(((struct try[]){ { .env = { "FLUX_TASK_RANK=0", "FLUX_JOB_SIZE=1" } } }));
+	JOINED(((struct try[]){ { .env = { "JOB_COMPLETION_INDEX=5", "TUTTI_RANK=0", "TUTTI_SIZE=1" } } }));
 }
 
 /* The launcher has gone; its descriptor may be a socket or a pipe. */
@@ -941,7 +968,7 @@ static void test_launcher_gone(void)
 
 static void test_secret_file(void)
 {
-	const char *file = config_file("secret", "correct horse battery staple\r\nanother line\r\n");
+	const char *file = config_file("secret", "0123456789abcdef0123\r\nanother line\r\n");
 	const char *set = text("TUTTI_SECRET_FILE=%s", file), *none = text("TUTTI_SECRET_FILE=%s", file_at("none"));
 	int port = free_port();
 
@@ -950,8 +977,19 @@ static void test_secret_file(void)
 		{ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot_at(port), set } },
 		{ .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(port), SECRET } },
 	}));
-	chmod(file, 0640);
-	REFUSED(-EACCES, "others may read|chmod 600", set);
+	chmod(file, 0644);
+	REFUSED(-EACCES, "others may read|chmod 600|defaultMode: 0440", set);
+	chmod(file, 0460);
+	REFUSED(-EACCES, "others may read", set);
+	chmod(file, 0440);
+	if (geteuid()) /* a user's file by mistake; root's file as Kubernetes mounts it, for a group of this process */
+		REFUSED(-EACCES, "others may read", set);
+	else if (!chown(file, 0, getegid())) {
+		JOINED(((struct try[]){ { .env = { set } } }));
+		CU_ASSERT(!chown(file, 0, 54321));
+		REFUSED(-EACCES, "others may read", set);
+	}
+	chmod(file, 0600);
 	REFUSED(-ENOENT, "cannot read the secret|none", none);
 	chmod(config_file("secret", "\n"), 0600);
 	REFUSED(-EINVAL, "first line is empty", set);
@@ -961,7 +999,7 @@ static void test_secret_file(void)
 	CU_ASSERT_EQUAL(mkfifo(file, 0600), 0);
 	REFUSED(-EACCES, "no secret|a file of this user's", set);
 	unlink(file);
-	if (!geteuid() && !chown(config_file("secret", "correct horse battery staple\n"), 1, 1)) {
+	if (!geteuid() && !chown(config_file("secret", "0123456789abcdef0123\n"), 1, 1)) {
 		chmod(file, 0600);
 		REFUSED(-EACCES, "no secret|a file of this user's", set);
 	}
@@ -1255,13 +1293,20 @@ static void refuse_file(int line, const char *content, int err, const char *word
 
 static void test_config_file(void)
 {
-	refuse_file(__LINE__, "timeout = 5000;\nsecrit = \"a secret in a file\";\n", -EINVAL,
+	refuse_file(__LINE__, "timeout = 5000;\nsecrit = \"0123456789abcdef\";\n", -EINVAL,
 	            "wrong.conf:2|\"secrit\"|\"secret\"");
-	const char *open_to_all = config_file("open.conf", "secret = \"a secret in a file\";\n");
+	const char *open_to_all = config_file("open.conf", "secret = \"0123456789abcdef\";\n");
 	chmod(open_to_all, 0644);
 	refuse_one(__LINE__, (struct try){ .env = { text("TUTTI_CONFIG=%s", open_to_all) } }, -EACCES,
 	           "open.conf|others may read|chmod 600");
 	refuse_file(__LINE__, "xyzzy = 1;\n", -EINVAL, "wrong.conf:1|\"xyzzy\"");
+	refuse_file(__LINE__, "\nfetch_probability = 0.5;\n", -EINVAL,
+	            "wrong.conf:2|unknown key \"fetch_probability\"; did you mean gossip.fetch_probability?");
+	refuse_file(__LINE__, "fetch_probabilty = 0.5;\n", -EINVAL, "did you mean gossip.fetch_probability?");
+	refuse_file(__LINE__, "verbs_devices = \"mlx5_0\";\n", -EINVAL,
+	            "wrong.conf:1|\"verbs_devices\" is no key|set TUTTI_VERBS_DEVICES in the environment");
+	refuse_file(__LINE__, "timeout = 5000;\n", -EINVAL, "TUTTI_NODE is \"a\"|wrong.conf has no list of nodes");
+	REFUSED(-EINVAL, "TUTTI_NODE is \"a\"|TUTTI_CONFIG is not set", "TUTTI_NODE=a");
 	refuse_file(__LINE__, "timeout = 5000\n\nsecret = = 4;\n", -EINVAL, "wrong.conf:3|syntax error");
 	refuse_file(__LINE__, "timeout = 1.5;\n", -EINVAL, "wrong.conf:1|\"timeout\"|whole number");
 	refuse_file(__LINE__, "\nsecret = [ 1, 2 ];\n", -EINVAL, "wrong.conf:2|\"secret\"|string");
@@ -1314,16 +1359,20 @@ static void test_node_names(void)
 static void test_precedence(void)
 {
 	const char *file = text("TUTTI_CONFIG=%s",
-	                        config_file("order.conf", "timeout = 100;\nsecret = \"the file's own secret\";\n")),
+	                        config_file("order.conf", "timeout = 100;\nsecret = \"00112233445566778899\";\n")),
 		   *boot = boot_at(free_port());
 	tutti_config program = { .secret = strchr(SECRET, '=') + 1, .timeout_ms = 5000 };
 	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, SECRET, "TUTTI_TIMEOUT=5000" } },
 		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET }, .late_ms = 400 } };
 
 	JOINED(t);
-	t[0] = (struct try){ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, "TUTTI_SECRET=one of the environment",
+	t[0] = (struct try){ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, "TUTTI_SECRET=ffeeddccbbaa9988",
 		                      "TUTTI_TIMEOUT=100" },
 		             .config = &program };
+	JOINED(t);
+	chmod(config_file("another", "0123456789abcdef0123\n"), 0600);
+	t[0] = (struct try){ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, "TUTTI_TIMEOUT=5000",
+		                      text("TUTTI_SECRET_FILE=%s", file_at("another")) } };
 	JOINED(t);
 }
 
@@ -1447,6 +1496,7 @@ static CU_TestInfo wrong_tests[] = {
 	{ "addresses", test_boot_addresses },
 	{ "misspelt variables", test_misspelt_variable },
 	{ "the variables of other launchers", test_other_launchers },
+	{ "launchers that Tutti cannot ask", test_foreign_launchers },
 	{ "a launcher that has gone", test_launcher_gone },
 	{ "a secret in a file", test_secret_file },
 	{ "tutti_config", test_config_struct },

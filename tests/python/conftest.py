@@ -99,7 +99,7 @@ def ranks(request, tmp_path):
     def run(n, program, transports=None, env=None, timeout=60, ends=None, arguments=()):
         script = tmp_path / ("program%d.py" % len(started))
         script.write_text(source_of(program))
-        job = {"TUTTI_SIZE": n, "TUTTI_BOOT": free_address(), "TUTTI_SECRET": "a secret of the tests",
+        job = {"TUTTI_SIZE": n, "TUTTI_BOOT": free_address(), "TUTTI_SECRET": "0123456789abcdef",
                "TUTTI_TRANSPORTS": (transports or request.param).replace("shm", "shm,tcp")}
         outputs, mine = [tmp_path / ("rank%d.%d" % (rank, len(started))) for rank in range(n)], []
         for rank, output in enumerate(outputs):

@@ -208,7 +208,7 @@ part_wrong() {
 	# shellcheck disable=SC2016
 	refused 'rank 0 cannot be reached .* do both sides have the same TUTTI_SECRET' \
 		login env TUTTI_TIMEOUT=2500 srun --mpi=pmi2 -N4 -n4 \
-		sh -c '[ $SLURM_PROCID != 2 ] || export TUTTI_SECRET=another-secret-0123; exec "$0"' $ranks
+		sh -c '[ $SLURM_PROCID != 2 ] || export TUTTI_SECRET=fedcba98765432100123; exec "$0"' $ranks
 	wait $right || { cat right; fail "the job that is right has failed"; }
 	[ "$(grep -c '^rank [0-9]* of 4: sum 10,' right)" = 4 ] || { cat right; fail "the job that is right"; }
 	grep 'refused the connection from 10.79.0.2:[0-9]*: it speaks version .*: use the same Tutti' right ||
@@ -424,6 +424,7 @@ page_folder() {
 		/^TUTTI.* torchrun / { print > "page/torchrun-line"; next }
 		/^tutti run --hosts 10[.]0[.]0[.]1,10[.]0[.]0[.]2 / { print > "page/ssh"; next }
 		/^.umask 077/ { print > "page/secret-line"; next }
+		/^(jsrun |tutti run --hostfile |volumes:|- name: | *secret: )/ { print > "page/elsewhere"; next }
 		{ print > "page/unknown" }' "$source_tree/docs/launch.md"
 	[ ! -e page/unknown ] || fail "no part runs this line of docs/launch.md: $(cat page/unknown)"
 }

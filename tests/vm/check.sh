@@ -157,7 +157,7 @@ compare_training() { # command, transports: what is learned over them is what is
 	(umask 077 && : > "$folder/nodes")
 	for rank in 0 1 2 3; do
 		printf '{ name = "%d"; address = "10.77.0.%d:%d"; }, ' $rank $((1 + rank / 2)) $((4400 + rank))
-	done | sed 's/^/secret = "no secret, 16 bytes"; nodes = (/; s/, $/);/' > "$folder/nodes"
+	done | sed 's/^/secret = "0123456789abcdef"; nodes = (/; s/, $/);/' > "$folder/nodes"
 	"$1" tcp > "$folder/lines" || return 1
 	sed 's/"seconds.*//' "$folder/lines" > "$folder/tcp"
 	crosses roce0 "$1" "$2" > "$folder/lines" || return 1

@@ -79,6 +79,7 @@ static void unmap(const void *at, size_t len)
 void tt_shm_peer_free(struct tt_shm_peer *p)
 {
 	cut_off(p);
+	tt_shm_forbid_reading(p);
 	tt_shm_drop_views(p);
 	unmap(p->strip, sizeof *p->strip);
 	unmap(p->sheet, sizeof *p->sheet);

@@ -240,11 +240,12 @@ static void over(struct tt_shake *h, int err)
 		tt_shm_peer_free(p);
 }
 
+static _Atomic unsigned named; /* peers that may read this process's memory, of all nets of this process */
+
 /* Where yama restricts who may read a process's memory, a process can name one other process, or any. */
 static void let_read(struct tt_shake *h)
 {
-	const struct tt_shm_peer *p = peer_of(h);
-	static _Atomic unsigned named; /* by all nets of this process */
+	struct tt_shm_peer *p = peer_of(h);
 	char scope = '0';
 	int fd = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
 
@@ -252,9 +253,17 @@ static void let_read(struct tt_shake *h)
 		return;
 	if (read(fd, &scope, 1) == 1 && scope == '1' && !p->mine) {
 		unsigned long who = atomic_fetch_add(&named, 1) ? PR_SET_PTRACER_ANY : (unsigned long)p->pid;
+		p->may_read = true;
 		prctl(PR_SET_PTRACER, who, 0, 0, 0);
 	}
 	close(fd);
+}
+
+/* With the last of them nobody may any more. */
+void tt_shm_forbid_reading(const struct tt_shm_peer *p)
+{
+	if (p->may_read && atomic_fetch_sub(&named, 1) == 1)
+		prctl(PR_SET_PTRACER, 0, 0, 0, 0);
 }
 
 /* Asks the kernel which process is at the other end. */

@@ -140,6 +140,7 @@ struct tt_shm_peer {
 	struct tt_shake shake;
 	char listens[96];              /* the address that is dialled: numbers, so sentences have base.addr */
 	bool mine;                     /* the other end is in this very process */
+	bool may_read;                 /* the other end may read this process's memory, under yama */
 	int fd, pid_fd, kick_fd;       /* socket; the process; the eventfd of its net */
 	pid_t pid;
 	struct tt_list all, up;
@@ -178,6 +179,7 @@ struct tt_shm_peer {
 /* shm.c */
 struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *, bool accepted); /* its handshake has begun */
 void tt_shm_peer_free(struct tt_shm_peer *);
+void tt_shm_forbid_reading(const struct tt_shm_peer *); /* the peer goes */
 
 /* shm_connect.c */
 extern const struct tt_door_calls tt_shm_door;
