@@ -12,10 +12,16 @@ end() {
 }
 trap end EXIT
 trap 'exit 99' TERM
+export TUTTI_TIMEOUT=20000 # a rank that waits in vain says so
 
 # In place of ssh: each name leads to this host, or to a mistake.
 cat > fake <<'END'
 #!/bin/sh
+echo "$1" >> reached
+while [ -e slow ]; do sleep 0.5; done
+case $1 in
+busy*) [ "$(grep -c "^$1\$" reached)" -gt 2 ] || exit 255 ;; # twice, as sshd does beyond MaxStartups
+esac
 case $1 in
 nowhere) echo "ssh: Could not resolve hostname nowhere" >&2; exit 255 ;;
 bare) exit 127 ;;
@@ -37,9 +43,9 @@ export TUTTI_RSH="$scratch/fake"
 
 living() { grep -l "[m]${marker#m}" /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3; } # a zombie has no cmdline
 none_left() { is "$(living)" ""; }
-run() {
+run() { # a run that hangs is ended, and fails
 	name="tutti run $*"
-	"$tutti" run "$@" "$marker" > out 2> err
+	timeout -k 5 60 "$tutti" run "$@" "$marker" > out 2> err
 	status=$?
 }
 ready='mkdir -p up; : > up/$TUTTI_RANK; while [ $(ls up | wc -l) -lt $TUTTI_SIZE ]; do sleep 0.05; done;'
@@ -56,12 +62,12 @@ test_seats() {
 	check "a shell's greeting is passed on" has out '^a greeting'
 	cd ..
 	rm -f command_lines
-	export TUTTI_SECRET="sesame, open the door"
-	run --hosts a,b,c -n 2 --tag sh -c 'echo $TUTTI_SECRET $TUTTI_LOCAL_SIZE'
+	export TUTTI_SECRET="0123456789abcdef01234"
+	run --hosts a,b,c -n 2 --tag sh -c 'echo ${TUTTI_SECRET:-none} $(cat $TUTTI_SECRET_FILE) $TUTTI_LOCAL_SIZE'
 	unset TUTTI_SECRET
-	check "evenly, and no host without a rank" is "$(grep '^\[' out | sort)" "[0] sesame, open the door 1
-[1] sesame, open the door 1"
-	check "the secret is on no command line" sh -c '[ -s command_lines ] && ! grep -q sesame command_lines'
+	check "evenly, and no host without a rank" is "$(grep '^\[' out | sort)" "[0] none 0123456789abcdef01234 1
+[1] none 0123456789abcdef01234 1"
+	check "the secret is on no command line" sh -c '[ -s command_lines ] && ! grep -q 0123456789abcdef01234 command_lines'
 	printf '# hosts\n\na slots=2\n b:1 # one\nc\n' > list
 	run --hostfile list --prefix sh -c 'echo rank'
 	check "a file" is "$(grep '^\[' out | sort)" "[0 a] rank
@@ -76,6 +82,45 @@ test_seats() {
 	run --hostfile list true
 	check "what is wrong, without control characters" is "$(cat err)" \
 		'tutti run: --hostfile list, line 2: "b ?[31mslots" is no line HOST, HOST:SLOTS or HOST slots=N'
+}
+
+test_node_file() { # as PBS writes one: a host a line for each slot
+	rm -f reached
+	for host in n1 n2 n1 n2 n1 n2 n1 n2; do echo $host; done > nodes
+	run --hostfile nodes --prefix sh -c 'echo $TUTTI_RANK $TUTTI_LOCAL_RANK of $TUTTI_LOCAL_SIZE'
+	check "four ranks on each of two hosts" is "$(grep '^\[' out | sort)" "[0 n1] 0 0 of 4
+[1 n1] 1 1 of 4
+[2 n1] 2 2 of 4
+[3 n1] 3 3 of 4
+[4 n2] 4 0 of 4
+[5 n2] 5 1 of 4
+[6 n2] 6 2 of 4
+[7 n2] 7 3 of 4"
+	check "one connection to each" is "$(sort reached)" "n1
+n2"
+	run --hosts a:2,b,a:1,b --prefix sh -c 'echo rank'
+	check "slots are added up" is "$(grep '^\[' out | sort | tr '\n' ' ')" \
+		"[0 a] rank [1 a] rank [2 a] rank [3 b] rank [4 b] rank "
+}
+
+test_many() { # no more than 32 connections are made at once, and one that fails is made again
+	rm -f reached
+	run --hosts busy1,b,busy2 sh -c 'echo rank'
+	check "status 0" is $status 0
+	check "three times" is "$(sort reached | uniq -c | tr -s ' \n' ' ')" " 1 b 3 busy1 3 busy2 "
+	check "three ranks" is "$(grep -c '^rank' out)" 3
+	: > reached
+	: > slow # the first ones say nothing until the test has looked
+	hosts=$(i=0; while [ $i -lt 40 ]; do echo h$i; i=$((i + 1)); done | paste -sd,)
+	"$tutti" run --hosts "$hosts" true "$marker" > out 2> err &
+	pid=$! name="tutti run --hosts h0,...,h39"
+	check "32 of them" soon lines reached 32
+	sleep 0.3
+	check "and no more" lines reached 32
+	rm slow
+	await $pid
+	check "status 0" is $status 0
+	check "then the others" lines reached 40
 }
 
 test_job() { # a real one, whose ranks find each other at an agent's socket
@@ -113,15 +158,15 @@ test_signals() {
 		pid=$! name="tutti run --hosts: $sig"
 		check "up" soon files up 3
 		kill -$sig $pid
-		wait $pid
-		check "its ranks end well" is "$? $(grep -c 'got it' out)" "0 3"
+		await $pid
+		check "its ranks end well" is "$status $(grep -c 'got it' out)" "0 3"
 	done
 	rm -rf up
 	"$tutti" run --hosts a,b -n 3 --grace 0.2 sh -c "$ready sleep 100 & wait" "$marker" > out 2> err &
 	pid=$!
 	check "up" soon files up 3
 	kill -9 $pid
-	wait $pid 2> /dev/null
+	await $pid
 	check "nothing outlives it" soon none_left
 }
 
@@ -205,7 +250,7 @@ test_sshd() {
 		daemon=
 	done
 	export TUTTI_RSH="$(ssh_line "$scratch/keys" $port)"
-	if [ -z "$daemon" ] || ! $TUTTI_RSH 127.0.0.1 true 2> err; then
+	if [ -z "$daemon" ] || ! timeout -k 5 30 $TUTTI_RSH 127.0.0.1 true 2> err; then
 		echo "hosts.sh: sshd does not work here: $(tail -n 1 sshd.log err | tr '\n' ' ')"
 		return
 	fi
@@ -220,16 +265,16 @@ test_sshd() {
 	pid=$!
 	check "up" soon files up 3
 	kill -9 $pid
-	wait $pid 2> /dev/null
+	await $pid
 	check "nothing outlives it" soon none_left
 	name="tutti doctor --hosts"
-	TUTTI_TRANSPORTS=tcp "$tutti" doctor --hosts 127.0.0.1:2,localhost --json > out 2> err
+	TUTTI_TRANSPORTS=tcp timeout -k 5 60 "$tutti" doctor --hosts 127.0.0.1:2,localhost --json > out 2> err
 	check "three pairs" has out '"check": "pairs", .*"text": "3 over tcp: '
-	"$tutti" doctor --hosts 127.0.0.1,nobody@localhost > out 2> err
+	timeout -k 5 60 "$tutti" doctor --hosts 127.0.0.1,nobody@localhost > out 2> err
 	check "status 2" is $? 2
 	check "who may not come in is named" has err 'host nobody@localhost cannot be reached'
 	run --hosts 127.0.0.1,nobody@localhost true
 	check "who may not come in is named" has err 'host nobody@localhost cannot be reached'
 }
 
-run_tests "seats job failures signals mistakes restart grow sshd" "$@"
+run_tests "seats node_file many job failures signals mistakes restart grow sshd" "$@"

@@ -66,22 +66,22 @@ test_listens() { # where no address takes the socket, it must not listen on all 
 	check "fails elsewhere" has out '^192.0.2.1: -1, listens: 0$'
 }
 
-test_secret() {
-	run -n 2 sh -c 'echo secret ${TUTTI_SECRET:-none}'
+test_secret() { # a file in memory has it, and no environment
+	run -n 2 sh -c 'echo secret $(cat ${TUTTI_SECRET_FILE:-/dev/null}) ${TUTTI_SECRET:+in the environment}'
 	if "$tutti" info --json | grep -q '"libsodium": true'; then
 		check "32 bytes in hex" has out '^secret [0-9a-f]\{64\}$'
 	else
-		check "no secret without libsodium" has out '^secret none$'
+		check "no secret without libsodium" has out '^secret$'
 	fi
 	check "the same for all" is "$(sort -u out | wc -l)" 1
 	mv out before
-	run -n 2 sh -c 'echo secret ${TUTTI_SECRET:-none}'
-	check "another one each time" sh -c 'grep -q none out || ! cmp -s out before'
-	TUTTI_SECRET="given by the user" run -n 1 sh -c 'echo secret $TUTTI_SECRET'
-	check "one that is set stays" has out 'secret given by the user'
+	run -n 2 sh -c 'echo secret $(cat ${TUTTI_SECRET_FILE:-/dev/null})'
+	check "another one each time" sh -c '! grep -q .......... out || ! cmp -s out before'
+	TUTTI_SECRET="0123456789abcdef" run -n 1 sh -c 'echo secret $(cat $TUTTI_SECRET_FILE) ${TUTTI_SECRET:-none}'
+	check "one that is set stays" has out 'secret 0123456789abcdef none'
 	(umask 077 && echo "the secret of this file" > secret)
-	TUTTI_SECRET_FILE=secret run -n 1 sh -c 'echo secret ${TUTTI_SECRET:-none}'
-	check "a file's stays" has out 'secret none'
+	TUTTI_SECRET_FILE=secret run -n 1 sh -c 'echo ${TUTTI_SECRET:-none} in $TUTTI_SECRET_FILE'
+	check "a file's stays" has out '^none in secret$'
 }
 
 test_job_name() {
@@ -279,7 +279,46 @@ test_exec() {
 	: > plain
 	run -n 4 ./plain
 	check "126" is $status 126
-	check "named once" is "$(cat err)" "tutti run: cannot execute ./plain: Permission denied"
+	check "named once, with what helps" has err '^tutti run: cannot execute ./plain: Permission denied; .* not executable:'
+	check "that is all" lines err 1
+	run -n 2 plain
+	check "127" is $status 127
+	check "the file is here" has err 'cannot execute plain: No such file.*is there, and is not executable: .*python3'
+	echo 'exit 0' > here.sh
+	chmod +x here.sh
+	run -n 2 here.sh
+	check "not in PATH" has err 'cannot execute here.sh: .*write ./here.sh$'
+	echo '#!/no/such/interpreter' > here.sh
+	run -n 2 ./here.sh
+	check "no interpreter" has err 'cannot execute ./here.sh: .* an interpreter or a loader, is not$'
+	mkdir -p folder
+	run -n 2 ./folder
+	check "a folder" has err 'cannot execute ./folder: Permission denied: it is a folder$'
+}
+
+# As a file system that hangs: the kernel asks a process whether the file may be executed, and gets no answer.
+test_exec_hangs() {
+	name="tutti run, while exec hangs"
+	cp /bin/true program
+	"${tutti%/*}/tests/tools/stuck" ./program > stuck 2> err &
+	stuck=$!
+	soon grep -q . stuck err
+	[ -s stuck ] || { echo "not run: exec_hangs, for want of fanotify: $(cat err)"; return; }
+	"$tutti" run -n 2 --grace 0.2 ./program > out 2> err &
+	pid=$!
+	check "two ranks and the keeper" soon has_children $pid 3
+	kill -INT $pid
+	await $pid
+	check "it is interrupted" is $status 130
+	kill $stuck
+}
+has_children() { is "$(wc -w < "/proc/$1/task/$1/children")" "$2"; }
+
+test_pauses() { # a rank that fails at once is started again later each time
+	run -n 2 --restart 5 --grace 0.1 sh -c '[ $TUTTI_RANK = 0 ] && exec sleep 100; exit 3'
+	check "status 3" is $status 3
+	check "at once at first" has err 'is started again (1 of 5)$'
+	check "later then" has err 'is started again (5 of 5) in 1 s$'
 }
 
 refuses() { # sentence, argument ...
@@ -485,8 +524,8 @@ test_rendezvous() {
 	run -n 2 -v --rendezvous 127.0.0.1:$port sh -c 'echo $TUTTI_BOOT'
 	check "where rank 0 listens" has out "^127.0.0.1:$port"
 	check "how to start one again" has err "TUTTI_RANK=R TUTTI_SIZE=2 TUTTI_BOOT=127.0.0.1:$port"
-	TUTTI_SECRET="sesame, open the door" run -n 1 -v true
-	check "no secret in a file" has err 'TUTTI_SECRET=(shown on a terminal alone)'
+	TUTTI_SECRET="0123456789abcdef01234" run -n 1 -v true
+	check "where the secret is" has err ' TUTTI_SECRET_FILE=/proc/[0-9]*/fd/[0-9]* PROGRAM'
 	refuses 'it is HOST:PORT' run --rendezvous here true
 	refuses 'it is HOST:PORT' run --rendezvous here:x true
 }
@@ -556,18 +595,18 @@ test_broken_output() {
 
 test_info() {
 	name="tutti info"
-	TUTTI_SECRET="sesame, open the door" TUTTI_NODE='a"b\' "$tutti" info > out 2> err
+	TUTTI_SECRET="0123456789abcdef01234" TUTTI_NODE='a"b\' "$tutti" info > out 2> err
 	check "status 0" is $? 0
 	check "the secret's length" has out '^  TUTTI_SECRET .*set, 21 bytes .*environment'
-	check "not the secret" has_not out sesame
+	check "not the secret" has_not out 0123456789abcdef01234
 	check "a default" has out '^  TUTTI_SILENCE .*10000 .*default .*milliseconds'
 	check "a transport" has out '^  tcp'
 	check "how memory is reached" has out '^  shm  *between ranks of this host; maps .* process_vm_readv'
 	check "only launchers that are here" has_not out '^  OMPI_'
 	check "the others are counted" has out '^  [0-9]* variables of launchers are not set; '
 	check "the simulator is not unusable" has out "^  sim  *for Tutti's own tests"
-	TUTTI_SECRET="sesame, open the door" TUTTI_NODE='a"b\' "$tutti" info --json > out 2> err
-	check "not the secret" has_not out sesame
+	TUTTI_SECRET="0123456789abcdef01234" TUTTI_NODE='a"b\' "$tutti" info --json > out 2> err
+	check "not the secret" has_not out 0123456789abcdef01234
 	check "its length" has out '"TUTTI_SECRET": { "value": null, "bytes": 21'
 	check "quoted" has out '"TUTTI_NODE": { "value": "a\\"b\\\\"'
 	if command -v python3 > /dev/null; then
@@ -607,6 +646,6 @@ test_gpus() { # as the fake libcuda has them
 	check "the doctor" has out '^fine     gpu  *1, GPU-.*Fake GPU 1'
 }
 
-run_tests "environment boot_socket listens secret job_name default_number output lines_stay_whole input signal_state failure grace
+run_tests "environment exec_hangs pauses boot_socket listens secret job_name default_number output lines_stay_whole input signal_state failure grace
 	keep_going survive server table exec refusals limits signals stats_signal background stop stopped late_rank_0
 	evicted evicted_again rendezvous killed again leftovers broken_output info gpus" "$@"

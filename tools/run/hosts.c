@@ -21,15 +21,33 @@ enum { ORDER_MAX = 1 << 20 }; /* what a pipe can hold, so that writing the order
 
 /* The list of hosts. */
 
+/* A host that is named several times, as a scheduler's file does, has a slot each time, unless the list says more. */
+static int add_host(struct options *o, const char *name, size_t len, int slots)
+{
+	for (struct host *h = o->hosts; h < o->hosts + o->host_count; h++)
+		if (strlen(h->name) == len && !memcmp(h->name, name, len)) {
+			h->slots = (h->slots ? h->slots : 1) + (slots ? slots : 1);
+			return h->slots <= RANKS_MAX ? 0 : tt_tool_refuse("run", "host %s has %d slots, more than %d",
+			                                                  h->name, h->slots, RANKS_MAX);
+		}
+	if (o->host_count == HOSTS_MAX)
+		return tt_tool_refuse("run", "there are more than %d hosts", HOSTS_MAX);
+	struct host *h = &o->hosts[o->host_count++];
+	memcpy(h->name, name, len);
+	h->slots = slots;
+	h->orders = -1;
+	return 0;
+}
+
 static int take_host(struct options *o, const char *text, size_t len, long slots)
 {
-	struct host *h = o->hosts ? o->hosts : calloc(HOSTS_MAX, sizeof *h);
 	const char *colon = memrchr(text, ':', len);
 	bool v6 = colon && memchr(text, ':', (size_t)(colon - text)) && text[0] != '[';
 	char *end;
 
-	o->hosts = h;
-	if (!h)
+	if (!o->hosts)
+		o->hosts = calloc(HOSTS_MAX, sizeof *o->hosts);
+	if (!o->hosts)
 		return tt_tool_refuse("run", "no memory for the list of hosts");
 	if (colon && !v6 && !memchr(colon, ']', len - (size_t)(colon - text))) {
 		slots = strtol(colon + 1, &end, 10);
@@ -42,16 +60,10 @@ static int take_host(struct options *o, const char *text, size_t len, long slots
 		text++;
 		len -= 2;
 	}
-	if (!len || len >= sizeof h->name || text[0] == '-' || memchr(text, ' ', len))
+	if (!len || len >= sizeof o->hosts->name || text[0] == '-' || memchr(text, ' ', len))
 		return tt_tool_refuse("run", "\"%.*s\" is no name of a host: write --hosts NAME,NAME:SLOTS", (int)len,
 		                      text);
-	if (o->host_count == HOSTS_MAX)
-		return tt_tool_refuse("run", "there are more than %d hosts", HOSTS_MAX);
-	h += o->host_count++;
-	memcpy(h->name, text, len);
-	h->slots = (int)slots;
-	h->orders = -1;
-	return 0;
+	return add_host(o, text, len, (int)slots);
 }
 
 int tt_run_take_hosts(struct options *o, const char *list)
@@ -324,6 +336,7 @@ bool tt_run_take_hello(struct run *run, int r, const char *line, size_t len)
 	h->met = true;
 	if (strcmp(address, "-"))
 		snprintf(h->address, sizeof h->address, "%s", address);
+	tt_run_reach_next(run);
 	if (run->stage == MEETING)
 		order_all(run);
 	return true;

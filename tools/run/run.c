@@ -28,8 +28,12 @@
 enum {
 	TOLD_MAX = 10,             /* failures that get a sentence of their own */
 	SPARE_FILES = 64,
+	HOSTS_AT_ONCE = 32,        /* connections that are being made: gateways and sshd refuse more */
+	HOST_TRIES = 3,
+	PER_SECOND = 1000000000,
 };
-static const uint64_t HOST_MOMENT = 5000 * TT_MS, MEETING_TIME = 60000 * TT_MS;
+static const uint64_t HOST_MOMENT = 5000 * TT_MS, MEETING_TIME = 60000 * TT_MS,
+                      PAUSE = 100 * TT_MS, PAUSE_MOST = 30000 * TT_MS, CALM = 60000 * TT_MS;
 
 static const int passed_on[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
 
@@ -181,19 +185,17 @@ static int open_boot(struct run *run)
 	return listen_on_loopback(run);
 }
 
-/* A rank that died may join again, and so may new ones. A file with what is said here may be open to all. */
+/* A rank that died may join again, and so may new ones. */
 static void tell_how_to_join(struct run *run)
 {
-	const char *secret = tt_env(TT_SECRET);
+	const char *file = tt_env(TT_SECRET_FILE);
 
-	if (secret && !isatty(STDERR_FILENO))
-		secret = "(shown on a terminal alone)";
 	tt_run_say(run, "to start a rank again: TUTTI_RANK=R TUTTI_SIZE=%d TUTTI_BOOT=%s%s%s PROGRAM; "
-	           "to add one: TUTTI_RANK=new", run->options.size, tt_env(TT_BOOT), secret ? " TUTTI_SECRET=" : "",
-	           secret ? secret : "");
+	           "to add one: TUTTI_RANK=new", run->options.size, tt_env(TT_BOOT), file ? " TUTTI_SECRET_FILE=" : "",
+	           file ? file : "");
 }
 
-static void set_secret(void)
+static void draw_secret(void)
 {
 #ifdef HAVE_LIBSODIUM /* without it a job with a secret cannot start; loopback needs none */
 	uint8_t bytes[32];
@@ -206,6 +208,25 @@ static void set_secret(void)
 		snprintf(text + 2 * i, 3, "%02x", bytes[i]);
 	setenv(variable(TT_SECRET), text, 1);
 #endif
+}
+
+/* An environment goes into logs, and on to all that a rank starts. So the ranks get the name of a file in memory. The
+ * file is open here alone, and ends with this process. */
+static int hide_secret(struct run *run)
+{
+	const char *secret = tt_env(TT_SECRET);
+	size_t n = secret ? strlen(secret) : 0;
+	char path[64];
+
+	if (!secret || run->options.hosts) /* goes to the hosts with the order */
+		return 0;
+	run->secret = memfd_create("tutti-secret", MFD_CLOEXEC);
+	if (run->secret < 0 || fchmod(run->secret, 0600) || write(run->secret, secret, n) != (ssize_t)n)
+		return -errno;
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), run->secret);
+	setenv(variable(TT_SECRET_FILE), path, 1);
+	unsetenv(variable(TT_SECRET));
+	return 0;
 }
 
 /* A name that a rank of an outer job has inherited is not this job's. */
@@ -233,10 +254,10 @@ static int set_environment(struct run *run)
 	setenv(variable(TT_EVICTED_PIPE), text, 1);
 	set_number(TT_SIZE, run->options.size);
 	set_number(TT_LOCAL_SIZE, run->options.ranks);
-	set_secret();
+	draw_secret();
 	if (!run->options.agent)
 		set_job();
-	return 0;
+	return hide_secret(run);
 }
 
 static int open_signals(struct run *run)
@@ -280,7 +301,7 @@ static void restore_signals(const struct run *run)
 /* In the child. The order matters: once the keeper knows the group, no process can be left behind. */
 static _Noreturn void become_rank(struct run *run, int r, int in, const int out[2], int report)
 {
-	const struct timespec moment = { 0, 100000000 }; /* so that its epoch is later, and a fast end no storm */
+	const uint64_t pause = run->ranks[r].pause;
 	bool reads = !r && !isatty(0) && !run->options.agent;
 	const struct options *o = &run->options;
 
@@ -304,10 +325,12 @@ static _Noreturn void become_rank(struct run *run, int r, int in, const int out[
 			dup2(out[i], 1 + i);
 	setrlimit(RLIMIT_NOFILE, &run->files);
 	restore_signals(run);
-	if (o->hosts)
+	if (pause)
+		nanosleep(&(struct timespec){ (time_t)(pause / PER_SECOND), (long)(pause % PER_SECOND) }, NULL);
+	if (o->hosts) {
+		unsetenv(variable(TT_SECRET)); /* the order has it */
 		tt_run_become_ssh(o, &o->hosts[r], report);
-	if (run->ranks[r].again)
-		nanosleep(&moment, NULL);
+	}
 	execvp(o->program[0], o->program);
 	int err = errno;
 	(void)!write(report, &err, sizeof err);
@@ -335,6 +358,7 @@ static int start_rank(struct run *run, int r, int report)
 			setpgid(pid, pid); /* the child does the same; either may be first */
 			run->groups->group[r] = pid;
 			rank->pid = rank->group = pid;
+			rank->begun = tt_now();
 			run->alive++;
 		}
 	}
@@ -355,33 +379,75 @@ static void pass_on(struct run *run, int sig)
 			kill(-run->ranks[r].pid, sig);
 }
 
-/* Starts all ranks or none. Failures of exec come through one pipe, which a successful exec closes. */
+/* Starts all ranks; of hosts some at once. Failures of exec come through one pipe, which a successful exec closes. */
 static int start_ranks(struct run *run)
 {
 	const struct options *o = &run->options;
-	const char *program = !o->hosts ? o->program[0] : o->rsh ? o->rsh : "ssh";
-	int report[2], err = 0, refusal = 0, r;
+	int report[2], err = 0, n = o->hosts && run->count > HOSTS_AT_ONCE ? HOSTS_AT_ONCE : run->count;
 
-	if (pipe2(report, O_CLOEXEC))
+	if (pipe2(report, O_CLOEXEC | O_NONBLOCK))
 		return tt_tool_refuse("run", "cannot make a pipe: %s", strerror(errno));
-	for (r = 0; r < run->count && !err; r++)
-		err = start_rank(run, r, report[1]);
+	while (!err && run->next < n)
+		err = start_rank(run, run->next++, report[1]);
 	close(report[1]);
+	run->report = report[0];
 	if (run->boot >= 0)
 		close(run->boot);
 	run->boot = -1;
-	if (!err && read(report[0], &refusal, sizeof refusal) != sizeof refusal)
-		refusal = 0;
-	close(report[0]);
 	if (err)
-		return tt_tool_refuse("run", "cannot start rank %d of %d: %s%s", o->first + r - 1, o->size,
+		return tt_tool_refuse("run", "cannot start rank %d of %d: %s%s", o->first + run->next - 1, o->size,
 		                      strerror(-err), err == -EMFILE ? tt_files_hint(-err) : tt_process_hint(-err));
-	if (refusal) {
-		tt_tool_refuse("run", "%s%s%scannot execute %s: %s", *o->host ? "on " : "", o->host,
-		               *o->host ? ": " : "", program, strerror(refusal));
-		return refusal == ENOENT ? 127 : 126;
-	}
 	return 0;
+}
+
+/* What helps a user who has named a file that is there. */
+static void explain_exec(const char *program, int err, char text[400])
+{
+	bool alone = !strchr(program, '/'), runs = !access(program, X_OK);
+	struct stat is;
+
+	*text = 0;
+	if (stat(program, &is))
+		return;
+	if (S_ISDIR(is.st_mode))
+		snprintf(text, 400, ": it is a folder");
+	else if (alone && runs)
+		snprintf(text, 400, "; it is in this folder, which PATH does not name: write ./%.200s", program);
+	else if (!runs)
+		snprintf(text, 400, "; the file is there, and is not executable: start it by its interpreter, as "
+		         "python3 train.py, or compile it, or chmod +x it");
+	else if (err == ENOENT)
+		snprintf(text, 400, "; the file is there, and what its first line or its header names, an interpreter "
+		         "or a loader, is not");
+}
+
+static int refuse_program(const struct run *run, int err)
+{
+	const struct options *o = &run->options;
+	const char *program = !o->hosts ? o->program[0] : o->rsh ? o->rsh : "ssh";
+	char more[400];
+
+	explain_exec(program, err, more);
+	tt_tool_refuse("run", "%s%s%scannot execute %s: %s%s", *o->host ? "on " : "", o->host, *o->host ? ": " : "",
+	               program, strerror(err), more);
+	return err == ENOENT ? 127 : 126;
+}
+
+/* A file system that hangs may keep ranks in exec: signals are heard meanwhile. */
+static void take_report(struct run *run)
+{
+	int why;
+	ssize_t n = run->report < 0 ? -1 : read(run->report, &why, sizeof why);
+
+	if (run->report < 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+		return;
+	close(run->report);
+	run->report = -1;
+	if (n == sizeof why) {
+		run->refused = true;
+		run->status = refuse_program(run, why);
+	} else if (run->options.verbose && !run->options.hosts)
+		tell_how_to_join(run);
 }
 
 /* Ranks that end. */
@@ -392,13 +458,19 @@ static bool may_start_again(const struct run *run, int r)
 	return run->stage == RUNNING && run->options.first + r > 0 && run->restarted < run->options.restarts;
 }
 
+/* The pause doubles, so that a rank which fails at once is no storm; the first one gives the rank a later epoch. */
+static void lengthen_pause(struct rank *rank)
+{
+	if (!rank->pause || tt_now() - rank->begun > rank->pause + CALM)
+		rank->pause = PAUSE;
+	else
+		rank->pause = tt_min(2 * rank->pause, PAUSE_MOST);
+}
+
 static bool start_again(struct run *run, int r)
 {
-	struct rank *rank = &run->ranks[r];
-
 	run->restarted++;
-	rank->again = true;
-	rank->signal = 0;
+	run->ranks[r].signal = 0;
 	int err = start_rank(run, r, -1);
 	if (err)
 		tt_run_say(run, "rank %d cannot be started again: %s", run->options.first + r, strerror(-err));
@@ -415,13 +487,19 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 		return;
 	}
 	bool again = may_start_again(run, r);
+	if (again)
+		lengthen_pause(&run->ranks[r]);
 	if (run->stage < ENDING && (again || ++run->failed <= TOLD_MAX)) { /* else on purpose, or one of many */
 		char how[80] = "";
 		if (run->stage == RUNNING && run->options.restarts && !again && !(run->options.first + r))
 			strcpy(how, ", and is not started again: newcomers ask rank 0 for the others");
-		if (again)
-			snprintf(how, sizeof how, ", and is started again (%d of %d)", run->restarted + 1,
-			         run->options.restarts);
+		if (again) {
+			uint64_t pause = run->ranks[r].pause / PER_SECOND;
+			int n = snprintf(how, sizeof how, ", and is started again (%d of %d)", run->restarted + 1,
+			                 run->options.restarts);
+			if (pause)
+				snprintf(how + n, sizeof how - (size_t)n, " in %llu s", (unsigned long long)pause);
+		}
 		if (killed)
 			tt_run_say(run, "rank %d (pid %d) was killed by signal %d (%s)%s", run->options.first + r,
 			           (int)pid, value, strsignal(value), how);
@@ -457,6 +535,47 @@ static void take_evicted(struct run *run)
 	}
 }
 
+/* Hosts. */
+
+static void reach_for(struct run *run, int r)
+{
+	int err = start_rank(run, r, -1);
+
+	run->deadline = tt_now() + MEETING_TIME;
+	if (err) {
+		tt_run_say(run, "cannot start the connection to host %s: %s", run->options.hosts[r].name,
+		           strerror(-err));
+		run->status = TT_TOOL_REFUSED;
+		tt_run_end_ranks(run, SIGTERM, run->options.grace);
+	}
+}
+
+void tt_run_reach_next(struct run *run)
+{
+	if (run->stage == MEETING && run->next < run->count)
+		reach_for(run, run->next++);
+}
+
+/* 255 is ssh's own: a gateway or a host may have had too many connections for a moment. */
+static bool is_worth_a_try(const struct run *run, int r, int status)
+{
+	const struct host *h = &run->options.hosts[r];
+
+	return run->stage == MEETING && !h->met && WIFEXITED(status) && WEXITSTATUS(status) == 255 &&
+	       h->again < HOST_TRIES - 1;
+}
+
+static void try_host_again(struct run *run, int r)
+{
+	struct host *h = &run->options.hosts[r];
+
+	h->again++;
+	close(h->orders);
+	h->orders = -1;
+	run->ranks[r].pause = run->ranks[r].pause ? 4 * run->ranks[r].pause : 2 * PAUSE;
+	reach_for(run, r);
+}
+
 /* The rank is a zombie, so its number is not used again yet, and the signal cannot hit another group. */
 static void bury(struct run *run, int r)
 {
@@ -475,7 +594,9 @@ static void bury(struct run *run, int r)
 			;
 		tt_run_close_stream(run, &rank->out[i]);
 	}
-	if (run->options.hosts)
+	if (run->options.hosts && is_worth_a_try(run, r, status))
+		try_host_again(run, r);
+	else if (run->options.hosts)
 		tt_run_judge_host(run, r, status);
 	else
 		judge(run, r, pid, status);
@@ -726,12 +847,16 @@ static void serve(struct run *run)
 {
 	while (run->alive || has_text(&run->sinks[0]) || has_text(&run->sinks[1])) {
 		struct pollfd p[] = { wish_of(&run->sinks[0]), wish_of(&run->sinks[1]), { run->signals, POLLIN, 0 },
-			              { run->evicted[0], POLLIN, 0 }, { run->orders, POLLIN, 0 } };
+			              { run->evicted[0], POLLIN, 0 }, { run->orders, POLLIN, 0 },
+			              { run->report, POLLIN, 0 } };
 		if (poll(p, TT_COUNT(p), wait_ms(run)) < 0 && errno != EINTR) { /* EINTR after a stop */
 			tt_run_say(run, "cannot wait for the ranks: %s", strerror(errno));
 			run->status = 1;
 			return;
 		}
+		take_report(run); /* before the ends of those that report */
+		if (run->refused)
+			return;
 		for (int i = 0; i < 2; i++)
 			if (p[i].revents && p[i].events == POLLOUT)
 				tt_run_write_sink(run, &run->sinks[i]);
@@ -827,6 +952,7 @@ static int run_ranks(const struct options *options, const struct rlimit *files, 
 {
 	struct run run = {
 		.options = *options, .files = *files, .life = -1, .signals = -1, .boot = boot,
+		.report = -1, .secret = -1,
 		.count = options->hosts ? options->host_count : options->ranks, .orders = options->agent ? 0 : -1,
 		.stage = options->hosts ? MEETING : RUNNING, .deadline = tt_now() + MEETING_TIME,
 		.sinks = { { .fd = -1, .streams = -1 }, { .fd = -1, .streams = -1 } },
@@ -835,11 +961,8 @@ static int run_ranks(const struct options *options, const struct rlimit *files, 
 
 	if (err)
 		run.status = tt_tool_refuse("run", "%s", tt_why());
-	else if (!(run.status = start_ranks(&run))) {
-		if (options->verbose && !options->hosts)
-			tell_how_to_join(&run);
+	else if (!(run.status = start_ranks(&run)))
 		serve(&run);
-	}
 	close_run(&run);
 	return run.options.keep_going && run.finished && (run.stage == RUNNING || run.outlived) ? 0 : run.status;
 }

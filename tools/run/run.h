@@ -16,6 +16,7 @@ struct host {
 	int slots;          /* ranks that fit; 0: not said */
 	int first, ranks;   /* the ranks that run there */
 	bool met, ordered;  /* the agent has said hello; has been told what to run */
+	int again;          /* how often it was reached for once more */
 	int orders;         /* the agent's standard input; -1: none */
 	char address[96];   /* at which ssh reached the host; "": not known */
 	int port;           /* where rank 0 may listen */
@@ -59,7 +60,7 @@ struct rank {      /* or, with hosts, the connection to one */
 	pid_t group;   /* the process group: the same number, even after the end */
 	uint64_t ends; /* was evicted, and runs on: when it gets its next signal ... */
 	int signal;    /* ... which is this one; 0: it was not */
-	bool again;    /* this is not its first life */
+	uint64_t begun, pause; /* this life; nanoseconds that it waited before its program, 0: it is the first */
 	struct stream out[2];
 };
 
@@ -81,6 +82,7 @@ struct run {
 	struct options options;
 	struct rank *ranks; /* `count` of them: one a rank, or one a host */
 	int count, restarted;
+	int next;          /* the first host that was not reached for yet */
 	struct process_groups *groups;
 	struct sink sinks[2], *errors;
 	enum stage stage;
@@ -92,6 +94,9 @@ struct run {
 	pid_t self, keeper;
 	int life;          /* a pipe: the keeper sees it close when tutti run ends */
 	int signals, boot, null;
+	int report;        /* ranks write there why they cannot execute the program; -1: all of them run it */
+	bool refused;      /* one could not */
+	int secret;        /* a file in memory that the ranks read; -1: none */
 	int orders;        /* an agent's: where its orders come from; -1: none */
 	int evicted[2];    /* a pipe: ranks write their number when the others have evicted them */
 	/* The original values, which the ranks get: */
@@ -120,6 +125,7 @@ int tt_run_begin_agent(struct options *, int *boot); /* says hello, reads what t
 void tt_run_end_ranks(struct run *, int sig, uint64_t grace);
 int tt_run_listen(int fd, struct sockaddr *at, socklen_t size); /* chooses the port, and writes it to `at`; 0; -1 */
 int tt_run_boot(const char *address, unsigned port, char text[128]); /* sets TUTTI_BOOT */
+void tt_run_reach_next(struct run *); /* a host has been met: the next one, if one is left */
 
 /* output.c */
 int tt_run_open_sinks(struct run *); /* 0 or -errno */
