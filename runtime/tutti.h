@@ -397,8 +397,9 @@ void tutti_on_wait_flag(const volatile int *flag);
 /* Combines the vectors of all ranks, and gives the result to all. in, out: count elements each; in == out reduces in
  * place, else they do not overlap (-EINVAL) and in is left alone. Integers wrap around on overflow; their average is
  * the sum, wrapped around, divided and rounded towards zero; f16 and bf16 are combined in f32 and rounded once, to
- * nearest even. Where the ranks do not all share memory, f32 also travels: twice the bytes, and memory for as many;
- * with TUTTI_PARTIALS=short neither, and each combination rounds. -EINVAL: also a rule that the type does not take. */
+ * nearest even. Where the ranks do not all share memory, sums of some of the ranks travel as f32: up to 1.5 times the
+ * bytes, and memory for all elements as f32; with TUTTI_PARTIALS=short neither, and each combination rounds. -EINVAL:
+ * also a rule that the type does not take. */
 int tutti_allreduce(tutti *, const void *in, void *out, size_t count, tutti_type, tutti_rule, tutti_op *);
 typedef struct tutti_tensor {
 	void *data;

@@ -7,8 +7,8 @@
  * all ranks share a segment, hierarchical if the ranks of each of several hosts do, and otherwise follows the model,
  * which rank 0 gives to all.
  *
- * A sum of f16 or bf16 is made in f32 and rounded once, at the end. Direct does so by itself. For all others the
- * vector is copied to f32, which travels, and back.
+ * A sum of f16 or bf16 is made in f32 and rounded once, at the end. Partial sums travel as f32; what a rank gives and
+ * the result travel in their own type.
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
@@ -69,37 +69,13 @@ bool tt_coll_rounds(tutti_type type, tutti_rule rule)
 
 static bool is_short(const struct tt_settings *s) { return *tt_setting(s, TT_PARTIALS) == 's'; }
 
-static int widen(struct tt_allreduce *a)
+void tt_exchange_widen(const struct tt_exchange *x)
 {
-	struct tt_exchange *x = &a->all;
-	struct tt_run r;
-	size_t len = x->count * sizeof(float);
-	char *room = a->coll.room = tt_scratch_take_room(&a->coll.job->scratch, len);
-
-	if (!room)
-		return tt_fail(-ENOMEM, "no memory for %zu bytes of partial sums: TUTTI_PARTIALS=short needs none",
-		               len);
-	a->narrow = *x;
-	for (size_t at = 0, end = x->count * x->width; at < end; at += r.len) {
-		r = tt_vector_run(&x->vector, at, end - at);
-		tt_to_f32(room + 2 * at, r.in, r.len / x->width, x->type);
-	}
-	x->vector = tt_vector_at(room);
-	x->width = sizeof(float);
-	x->type = TUTTI_F32;
-	return 0;
-}
-
-static void narrow(const struct tt_allreduce *a)
-{
-	const struct tt_exchange *x = &a->narrow;
-	const char *room = a->coll.room;
 	struct tt_run r;
 
-	for (size_t at = 0, end = x->count * x->width; at < end; at += r.len) {
+	for (size_t at = x->at, end = at + x->count * x->width; at < end; at += r.len) {
 		r = tt_vector_run(&x->vector, at, end - at);
-		if (r.out)
-			tt_from_f32(r.out, room + 2 * at, r.len / x->width, x->type);
+		tt_to_f32(x->wide + at / x->width, r.in, r.len / x->width, x->type);
 	}
 }
 
@@ -110,18 +86,51 @@ static const struct tt_algorithm *choose_any(const struct tt_allreduce *a)
 	return choose_for(a->coll.group, a->forced, bytes_of(a));
 }
 
+/* Are sums f32 on their way? */
+static bool is_wide(const struct tt_allreduce *a)
+{
+	return a->coll.n > 1 && a->all.count && tt_coll_rounds(a->all.type, a->all.rule) &&
+	       !is_short(&a->coll.job->settings);
+}
+
+/* Memory for partial sums, if they cannot be in `out`. */
+static int take_room(struct tt_allreduce *a)
+{
+	const struct tt_exchange *x = &a->all;
+	bool wide = is_wide(a);
+	size_t len = x->count * (wide ? sizeof *x->wide : x->width);
+
+	if (a->coll.room || !(wide || (a->root >= 0 && tt_tree_passes_on(x))))
+		return 0;
+	if (!(a->coll.room = tt_scratch_take_room(&a->coll.job->scratch, len)))
+		return tt_fail(-ENOMEM, "no memory for %zu bytes of partial sums%s", len,
+		               wide ? ": TUTTI_PARTIALS=short needs less" : "");
+	return 0;
+}
+
+/* Before the first message, so that other ranks need not wait for a call that then fails. */
+static int prepare(struct tt_coll *c)
+{
+	struct tt_allreduce *a = (struct tt_allreduce *)c;
+	bool direct = tt_segment_open(c->group) && (!a->forced || a->forced == &tt_direct);
+
+	return c->n == 1 || !bytes_of(a) || direct ? 0 : take_room(a);
+}
+
 static int choose(struct tt_allreduce *a)
 {
-	bool wide = a->coll.n > 1 && a->all.count && tt_coll_rounds(a->all.type, a->all.rule) &&
-	            !is_short(&a->coll.job->settings);
 	const struct tt_algorithm *is = choose_any(a);
-	int err = wide && is != &tt_direct ? widen(a) : 0;
+	int err = a->coll.n == 1 || !bytes_of(a) || is == &tt_direct ? 0 : take_room(a);
 
 	a->coll.undecided = false;
 	if (err)
 		return err;
-	a->all.is = choose_any(a);
-	return a->all.is->begin(&a->all);
+	if (is != &tt_direct && is_wide(a))
+		a->all.wide = a->coll.room;
+	else if (is == &tt_tree && a->coll.room)
+		a->all.vector.out = a->coll.room;
+	a->all.is = is;
+	return is->begin(&a->all);
 }
 
 /* Finds out what the choice depends on. Like advance: 1 once it is known. */
@@ -154,10 +163,7 @@ static int advance(struct tt_coll *c)
 	}
 	if (!err && c->me == 0 && a->all.is != &tt_direct)
 		tt_model_tell(a);
-	known = err ? err : a->all.is->advance(&a->all);
-	if (known > 0 && a->coll.room)
-		narrow(a);
-	return known;
+	return err ? err : a->all.is->advance(&a->all);
 }
 
 static void release(struct tt_coll *c)
@@ -166,7 +172,6 @@ static void release(struct tt_coll *c)
 
 	if (a->all.is)
 		a->all.is->release(&a->all);
-	free(a->partial);
 	free(a->parts);
 }
 
@@ -240,6 +245,7 @@ static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchan
 	a->coll.memory[0].len = x->vector.out ? bytes_of(a) : 0;
 	a->coll.memory[1].base = x->vector.in;
 	a->coll.memory[1].len = x->vector.in != x->vector.out ? bytes_of(a) : 0;
+	a->coll.prepare = prepare;
 	a->coll.advance = advance;
 	a->coll.release = release;
 	return tt_coll_run(&a->coll, op);
@@ -346,11 +352,6 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 	tt_lock(group->job);
 	model = tt_model_of(group);
 	is = choose_for(group, forced(group->job), bytes);
-	if (is != &tt_direct && tt_coll_rounds(type, rule) && !is_short(&group->job->settings)) {
-		bytes *= sizeof(float) / width; /* they travel as f32 */
-		width = sizeof(float);
-		is = choose_for(group, forced(group->job), bytes);
-	}
 	tt_unlock(group->job);
 	const char *set = is == forced(group->job) ? " (as set)" : "";
 	if (is == &tt_direct) {

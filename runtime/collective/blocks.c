@@ -125,10 +125,13 @@ static void combine(const struct tt_blocks *b, struct tt_span s)
 
 	for (; s.len; s.at += r.len, s.len -= r.len) {
 		r = tt_vector_run(&b->vector, s.at, s.len);
-		to = b->to ? b->to + (s.at - begin) : r.out;
+		to = b->wide ? (void *)(b->wide + s.at / b->width) : b->to ? b->to + (s.at - begin) : r.out;
 		for (int i = 0; i < segment->n; i++)
 			from[i] = i == segment->me ? r.in : run_of(b, i, segment->me, s);
-		tt_reduce_many(&many, r.len / b->width, b->type, b->rule);
+		if (b->wide)
+			tt_reduce_wide(&many, r.len / b->width, b->type, b->rule);
+		else
+			tt_reduce_many(&many, r.len / b->width, b->type, b->rule);
 	}
 }
 

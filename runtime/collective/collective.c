@@ -602,12 +602,24 @@ static int pin_and_check(struct tt_coll *c, bool blocking)
 	return err;
 }
 
+/* Without the lock, on failure. */
+static int prepare(struct tt_coll *c)
+{
+	int err = c->prepare ? c->prepare(c) : 0;
+
+	if (err) {
+		unpin(c);
+		tt_unlock(c->job);
+	}
+	return err;
+}
+
 int tt_coll_run(struct tt_coll *c, tutti_op *op)
 {
 	int err = tt_operation_may_begin(c->job, op);
 	tutti_op stack;
 
-	if (!err && !(err = pin_and_check(c, !op)))
+	if (!err && !(err = pin_and_check(c, !op)) && !(err = prepare(c)))
 		return tt_operation_return(start(c, op, &stack), !op);
 	tt_coll_free(c);
 	return err;

@@ -112,7 +112,8 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 	bool may_leave_messages;    /* it may end before all messages for it have been taken */
 	int err, culprit;           /* culprit: the job's rank to name, or -1 */
 	uint32_t *notified_by;      /* notifies that have come, at [2 * seat + lane]; NULL: none are expected */
-	void *room;                 /* of scratch.c, until the end; NULL: none */
+	int (*prepare)(struct tt_coll *); /* with the lock, before the call begins: 0, -errno: it does not; may be NULL */
+	void *room;                 /* of scratch.c, until the end: operations may use it; NULL: none */
 	void *taken;                /* the message that the last take returned, if it is to be freed */
 	struct tt_timer stale;      /* runs while a rank has given up and the reason is not known yet */
 };
@@ -181,7 +182,8 @@ struct tt_transfer { /* the collective fills in the first part; a transfer that 
 	size_t at, len;             /* of the vector: what is sent; or where it goes, or what it is combined with */
 	bool given;                 /* what is sent, or combined with what comes, is what the caller gave (`in`) */
 	bool combine;               /* the same at both ends */
-	bool scale;                 /* in: divides the sum, at the end of an average */
+	bool partial;               /* the same at both ends: f32 of `wide` travels; `at` and `len` count its bytes */
+	bool last;                  /* in: the sum is complete: it is divided, for an average, and rounded */
 	int after;                  /* out: the first `after` transfers in may bring bytes that this one sends */
 
 	bool started, open;         /* START, and READY, was sent or taken */
@@ -196,7 +198,7 @@ struct tt_transfers {
 	struct tt_coll *coll;
 	struct tt_vector vector;
 	size_t width;               /* of an element, where transfers combine */
-	float *wide;                /* of f16 and bf16: they are combined there, from `at` 0 on; NULL: in the vector */
+	float *wide;                /* of f16 and bf16: has the partial sums, element by element. NULL: the vector has */
 	tutti_type type;
 	tutti_rule rule;
 	struct tt_transfer *in, *out; /* `in` are taken strictly in order; `out` are sent in order as far as they may */
@@ -349,6 +351,8 @@ struct tt_blocks { /* zeroed; the caller fills in the first part: the same on al
 	size_t each;                /* bytes of a block; 0: as tt_span_of() cuts the vector */
 	const struct tt_span *spans; /* each owner's block instead, where they differ; `each`: the longest */
 	char *to;                   /* where my combined block goes, or the blocks of all ranks. NULL: to the vector */
+	float *wide;                /* where my combined block of f16 or bf16 goes, as f32, from its place in the vector
+	                             * on; NULL: it is rounded */
 	size_t width;               /* of an element */
 	tutti_type type;
 	tutti_rule rule;            /* AVERAGE: of the ranks of this host */
@@ -396,9 +400,12 @@ struct tt_exchange { /* an all-reduce among some ranks of a group */
 	size_t count, width;        /* elements, and bytes of one */
 	tutti_type type;
 	tutti_rule rule;            /* AVERAGE: of all ranks of the group */
+	float *wide;                /* of f16 and bf16: memory for partial sums of all elements. NULL: they are rounded */
+	bool summed;                /* `wide` has what this rank gives; else `in` has */
 	void *state;                /* the algorithm's own, from begin() to release() */
 };
 static inline int tt_exchange_seat(const struct tt_exchange *x, int i) { return x->seats ? x->seats[i] : i; }
+void tt_exchange_widen(const struct tt_exchange *); /* `wide` gets what this rank gives */
 
 /* ---- tree.c: trees over the ranks of a group, and the reduce that goes along one ---- */
 
@@ -408,6 +415,7 @@ struct tt_family { /* a rank's neighbours in a tree */
 	int children, child[TT_CHILDREN_MAX]; /* the smallest subtree first */
 };
 struct tt_family tt_family_of(int n, int me, int root); /* in a binomial tree */
+bool tt_tree_passes_on(const struct tt_exchange *); /* does this rank send sums of several ranks to another one? */
 
 struct tt_direct { /* the state of direct.c */
 	struct tt_segment_call call;
@@ -428,8 +436,6 @@ struct tt_allreduce {
 	const struct tt_algorithm *forced; /* by TUTTI_ALLREDUCE; NULL: auto */
 	int root;                   /* which alone gets the result; -1: all do */
 	struct tt_part *parts;      /* of the vector, or NULL */
-	struct tt_exchange narrow;  /* the program's vector of f16 or bf16, if `all` works in an f32 copy; else zeros */
-	char *partial;              /* what this rank has combined on the way to the root, or NULL */
 	union {
 		struct tt_direct direct;
 		struct tt_hierarchy hierarchy;
@@ -458,6 +464,8 @@ int tt_exchange_advance(struct tt_exchange *);
 void tt_exchange_release(struct tt_exchange *);
 /* A transfer with rank `other` of n blocks from `first` on, of a vector that is cut into `blocks`. */
 struct tt_transfer tt_exchange_blocks(const struct tt_exchange *, int other, uint32_t id, int blocks, int first, int n);
+/* It is combined. given: the sender has combined nothing with it yet. */
+void tt_exchange_combine(const struct tt_exchange *, struct tt_transfer *, bool given);
 void tt_exchange_send(struct tt_exchange *, struct tt_transfer); /* after all those received so far */
 void tt_exchange_receive(struct tt_exchange *, struct tt_transfer);
 

@@ -21,7 +21,10 @@ struct doubling {
 	int round, extra, power;    /* power: of two, <= n; extra: ranks beyond it */
 	bool sent;
 	uint32_t segment;
-	char *buf;                  /* all bytes: the vector's memory, or behind this struct those that lie apart */
+	size_t width;               /* of an element in buf, ... */
+	tutti_type type;            /* ... and its type */
+	char *buf;                  /* all elements: the vector's memory, or behind this struct those that lie apart; or
+	                             * memory for partial sums */
 	char apart[];
 };
 
@@ -35,7 +38,7 @@ static int exchange(struct doubling *d, int to, int from, bool combine)
 {
 	struct tt_exchange *x = d->x;
 	size_t piece = TT_COLL_PIECE, at = d->segment * piece;
-	size_t len = tt_min(piece, x->count * x->width - at);
+	size_t len = tt_min(piece, x->count * d->width - at);
 	const void *in;
 
 	if (to >= 0 && !d->sent)
@@ -45,7 +48,7 @@ static int exchange(struct doubling *d, int to, int from, bool combine)
 		if (!(in = tt_coll_take(x->coll, tt_exchange_seat(x, from), tag_of(d), len)))
 			return 0;
 		if (combine)
-			tt_reduce(d->buf + at, in, len / x->width, x->type, x->rule);
+			tt_reduce(d->buf + at, in, len / d->width, d->type, x->rule);
 		else
 			memcpy(d->buf + at, in, len);
 	}
@@ -84,18 +87,31 @@ static int unfold(struct doubling *d, int me)
 	return 1;
 }
 
+static void finish(const struct doubling *d)
+{
+	const struct tt_exchange *x = d->x;
+	struct tt_run r;
+
+	if (x->rule == TUTTI_AVERAGE)
+		tt_scale(d->buf, x->count, d->type, (unsigned)x->coll->n);
+	if (!x->wide)
+		tt_vector_write(&x->vector, x->at, d->buf, x->count * x->width);
+	for (size_t at = 0, end = x->count * x->width; x->wide && at < end; at += r.len) {
+		r = tt_vector_run(&x->vector, x->at + at, end - at);
+		tt_from_f32(r.out, d->buf + at / x->width * d->width, r.len / x->width, x->type);
+	}
+}
+
 static int advance(struct tt_exchange *x)
 {
 	struct doubling *d = x->state;
-	size_t piece = TT_COLL_PIECE, total = x->count * x->width;
+	size_t piece = TT_COLL_PIECE, total = x->count * d->width;
 	int more = 1;
 
 	while (more && d->segment * piece < total)
 		more = d->stage == FOLD ? fold(d, x->me) : d->stage == SWAP ? swap_rounds(d, x->me) : unfold(d, x->me);
-	if (more && x->rule == TUTTI_AVERAGE)
-		tt_scale(d->buf, x->count, x->type, (unsigned)x->coll->n);
 	if (more)
-		tt_vector_write(&x->vector, x->at, d->buf, total);
+		finish(d);
 	return more;
 }
 
@@ -104,17 +120,22 @@ static void release(struct tt_exchange *x) { free(x->state); }
 static int begin(struct tt_exchange *x)
 {
 	size_t bytes = x->count * x->width;
-	bool apart = !x->vector.out;
+	bool apart = !x->vector.out && !x->wide;
 	struct doubling *d = calloc(1, sizeof *d + (apart ? bytes : 0));
 
 	if (!d)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce");
 	x->state = d;
 	d->x = x;
-	d->buf = apart ? d->apart : x->vector.out + x->at;
-	tt_vector_read(&x->vector, x->at, d->buf, bytes);
+	d->width = x->wide ? sizeof *x->wide : x->width;
+	d->type = x->wide ? TUTTI_F32 : x->type;
+	d->buf = x->wide ? (char *)(x->wide + x->at / x->width) : apart ? d->apart : x->vector.out + x->at;
+	if (!x->wide)
+		tt_vector_read(&x->vector, x->at, d->buf, bytes);
+	else if (!x->summed)
+		tt_exchange_widen(x);
 	if (x->coll->n == 1)
-		tt_reduce_alone(d->buf, x->count, x->type);
+		tt_reduce_alone(d->buf, x->count, d->type);
 	d->power = tt_power_below(x->n);
 	d->extra = x->n - d->power;
 	return 0;

@@ -49,9 +49,12 @@ static int begin_between(struct tt_allreduce *a, struct tt_span mine)
 	h->between.me = l->here;
 	h->between.seats = h->seats;
 	h->between.at = mine.at;
+	h->between.count = mine.len / a->all.width;
 	if (!is_alone(a))
 		h->between.vector.in = h->between.vector.out; /* combined here already */
-	h->between.count = mine.len / a->all.width;
+	else if (a->all.wide)
+		tt_exchange_widen(&h->between);
+	h->between.summed = a->all.wide;
 	h->between.is = tt_model_choose(&model, l->hosts, a->all.count * a->all.width, TT_COLL_PIECE);
 	return 0;
 }
@@ -113,8 +116,9 @@ static int begin(struct tt_exchange *x)
 	int me = place_of(x->coll->group);
 	struct tt_span mine = me < n ? tt_span_of(bytes, n, me) : (struct tt_span){ 0 };
 
-	h->blocks = (struct tt_blocks){ .vector = x->vector, .bytes = bytes, .owners = n, .width = x->width,
-	                                .type = x->type, .rule = x->rule == TUTTI_AVERAGE ? TUTTI_SUM : x->rule };
+	h->blocks = (struct tt_blocks){ .vector = x->vector, .bytes = bytes, .owners = n, .wide = x->wide,
+	                                .width = x->width, .type = x->type,
+	                                .rule = x->rule == TUTTI_AVERAGE ? TUTTI_SUM : x->rule };
 	if (!is_alone(a))
 		tt_blocks_begin(&h->blocks, x->coll, TT_BLOCKS_REDUCE);
 	return me < n ? begin_between(a, mine) : 0;

@@ -26,17 +26,7 @@ struct pairwise {
 	struct tt_span spans[];     /* all-gather of any sizes: each rank's block */
 };
 
-static int advance(struct tt_coll *c)
-{
-	struct tt_transfers *l = &((struct pairwise *)c)->transfers;
-	const struct tt_blocks *b = &((struct pairwise *)c)->either.blocks;
-	int k = tt_transfers_advance(l);
-
-	if (k > 0 && l->wide)
-		tt_from_f32(l->vector.out, l->wide, b->each / b->width, b->type);
-	return k;
-}
-
+static int advance(struct tt_coll *c) { return tt_transfers_advance(&((struct pairwise *)c)->transfers); }
 static void release(struct tt_coll *c) { tt_transfers_free(&((struct pairwise *)c)->transfers); }
 
 /* Adds step k: `out` goes to the rank k places on, `in` comes from the one k places back. */
@@ -86,7 +76,7 @@ static int begin(struct tt_coll *c)
 		struct tt_span last = tt_blocks_span(b, (c->me - k + c->n) % c->n);
 		add_step(p, k, gathers ? mine : next, reduces ? (struct tt_span){ 0, b->each } : last);
 		l->in[k - 1].combine = l->out[k - 1].combine = reduces;
-		l->in[k - 1].scale = reduces && k == c->n - 1 && b->rule == TUTTI_AVERAGE;
+		l->in[k - 1].last = reduces && k == c->n - 1;
 	}
 	if (reduces && b->each && c->n > 1 && tt_coll_rounds(b->type, b->rule))
 		return begin_wide(l, b, mine);

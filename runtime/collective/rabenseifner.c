@@ -45,10 +45,11 @@ static void halve(struct halving *h, uint32_t round, int mask)
 	struct tt_transfer in = transfer_of(h, other, id, upper ? middle : low, upper ? high : middle);
 	struct tt_transfer out = transfer_of(h, other, id, upper ? low : middle, upper ? middle : high);
 
-	in.combine = out.combine = true;
+	tt_exchange_combine(h->x, &in, !round && (h->id ^ mask) >= h->extra);
+	tt_exchange_combine(h->x, &out, !h->begun);
 	in.given = out.given = !h->begun;
 	h->begun = true;
-	in.scale = mask == 1 && h->x->rule == TUTTI_AVERAGE;
+	in.last = mask == 1;
 	tt_exchange_send(h->x, out);
 	tt_exchange_receive(h->x, in);
 	h->low = upper ? middle : h->low;
@@ -73,7 +74,8 @@ static void plan(struct halving *h)
 	struct tt_transfer all = transfer_of(h, folded ? me ^ 1 : me, FOLD, 0, h->power), result = all;
 	uint32_t round = 0;
 
-	all.combine = all.given = true;
+	tt_exchange_combine(h->x, &all, true);
+	all.given = true;
 	h->begun = folded;
 	result.id = UNFOLD;
 	if (folded && me % 2) {

@@ -24,9 +24,13 @@ static int begin(struct tt_exchange *x)
 	for (int t = 0; !err && t < steps; t++) {
 		struct tt_transfer out = tt_exchange_blocks(x, right, (uint32_t)t, n, (me - t + 2 * n) % n, 1);
 		struct tt_transfer in = tt_exchange_blocks(x, left, (uint32_t)t, n, (left - t + 2 * n) % n, 1);
-		out.combine = in.combine = in.given = t < n - 1;
+		if (t < n - 1) {
+			tt_exchange_combine(x, &out, t == 0);
+			tt_exchange_combine(x, &in, t == 0);
+		}
+		in.given = t < n - 1;
 		out.given = t == 0;
-		in.scale = t == n - 2 && x->rule == TUTTI_AVERAGE;
+		in.last = t == n - 2;
 		tt_exchange_send(x, out);
 		tt_exchange_receive(x, in);
 	}

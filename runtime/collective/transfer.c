@@ -29,6 +29,8 @@ enum {
 	TAGS = 64,                /* for each transfer: its messages, ... */
 	TAG_READY = 63,           /* ... and this */
 	START = 16,               /* bytes of the header of its first message */
+	WIDER = 2,                /* how often an f16 or bf16 fits into an f32 */
+	TILE = 1024,              /* elements that are combined at a time */
 	MOST = (TT_COLL_PIECE - START) & ~63, /* bytes of the transfer in a message */
 };
 
@@ -97,23 +99,52 @@ static void combine_run(const struct tt_transfers *l, const struct tt_transfer *
 	size_t count = r.len / l->width;
 
 	tt_reduce_to(r.out, in->given ? r.in : r.out, bytes, count, l->type, l->rule);
-	if (in->scale)
+	if (in->last && l->rule == TUTTI_AVERAGE)
 		tt_scale(r.out, count, l->type, (unsigned)l->coll->n);
 }
 
+/* Of two ranks: what they give is the result, rounded once. */
+static void combine_two(const struct tt_transfers *l, struct tt_run r, const void *bytes)
+{
+	const struct tt_many two = { .from = (const void *[]){ r.in, bytes }, .to = (void *[]){ r.out }, .inputs = 2,
+		                     .outputs = 1 };
+
+	tt_reduce_many(&two, r.len / l->width, l->type, l->rule);
+}
+
+/* Element by element, in the caches. A complete sum need not go to `wide`. */
+static void combine_some(const struct tt_transfers *l, const struct tt_transfer *in, struct tt_run r, float *wide,
+                         const void *bytes)
+{
+	float theirs[TILE], mine[TILE], *sum = in->last ? mine : wide;
+	size_t count = r.len / l->width;
+
+	if (in->given)
+		tt_to_f32(mine, r.in, count, l->type);
+	if (!in->partial)
+		tt_to_f32(theirs, bytes, count, l->type);
+	tt_reduce_to(sum, in->given ? mine : wide, in->partial ? bytes : theirs, count, TUTTI_F32, l->rule);
+	if (in->last && l->rule == TUTTI_AVERAGE)
+		tt_scale(sum, count, TUTTI_F32, (unsigned)l->coll->n);
+	if (in->last)
+		tt_from_f32(r.out, sum, count, l->type);
+}
+
+/* `at` counts bytes of the vector, of which `n` are combined. */
 static void combine_wide(const struct tt_transfers *l, const struct tt_transfer *in, size_t at, const char *bytes,
                          size_t n)
 {
-	float some[1024], *to = l->wide + at / l->width;
-	size_t count = n / l->width, m;
+	bool two = in->given && in->last && !in->partial && l->coll->n == 2;
+	struct tt_run r;
 
-	for (size_t i = 0; i < count; i += m) {
-		m = tt_min(count - i, TT_COUNT(some));
-		tt_to_f32(some, bytes + i * l->width, m, l->type);
-		tt_reduce(to + i, some, m, TUTTI_F32, l->rule);
+	for (; n; at += r.len, n -= r.len) {
+		r = tt_vector_run(&l->vector, at, two ? n : tt_min(n, TILE * l->width));
+		if (two)
+			combine_two(l, r, bytes);
+		else
+			combine_some(l, in, r, l->wide + at / l->width, bytes);
+		bytes += in->partial ? r.len / l->width * sizeof(float) : r.len;
 	}
-	if (in->scale)
-		tt_scale(to, count, TUTTI_F32, (unsigned)l->coll->n);
 }
 
 static void take_bytes(struct tt_transfers *l, struct tt_transfer *in, const char *bytes, size_t n)
@@ -125,7 +156,7 @@ static void take_bytes(struct tt_transfers *l, struct tt_transfer *in, const cha
 	if (!in->combine)
 		tt_vector_write(&l->vector, at, bytes, n);
 	if (in->combine && l->wide) {
-		combine_wide(l, in, at, bytes, n);
+		combine_wide(l, in, in->partial ? at / WIDER : at, bytes, in->partial ? n / WIDER : n);
 		return;
 	}
 	for (; in->combine && n; at += r.len, bytes += r.len, n -= r.len) {
@@ -214,6 +245,12 @@ static int pull_transfer(struct tt_transfers *l, struct tt_transfer *in)
 
 /* ---- out ---- */
 
+/* The same place, in bytes of what `out` sends. */
+static size_t place_in(const struct tt_transfer *out, const struct tt_transfer *in, size_t at)
+{
+	return in->partial == out->partial ? at : out->partial ? at * WIDER : at / WIDER;
+}
+
 /* How many of its bytes may be sent: those that no earlier transfer in has still to bring. */
 static size_t ready_bytes(const struct tt_transfers *l, const struct tt_transfer *out)
 {
@@ -221,7 +258,7 @@ static size_t ready_bytes(const struct tt_transfers *l, const struct tt_transfer
 
 	for (int k = l->ins_done; k < out->after; k++) {
 		const struct tt_transfer *in = &l->in[k];
-		size_t missing = in->at + in->done, end = in->at + in->len;
+		size_t missing = place_in(out, in, in->at + in->done), end = place_in(out, in, in->at + in->len);
 		if (missing < to && end > from)
 			to = missing > from ? missing : from;
 	}
@@ -244,7 +281,7 @@ static void take_key(struct tt_transfers *l, struct tt_transfer *out)
 
 static struct tt_vector source_of(const struct tt_transfers *l, const struct tt_transfer *out)
 {
-	struct tt_vector v = l->vector;
+	struct tt_vector v = out->partial ? tt_vector_at((char *)l->wide) : l->vector;
 
 	v.in = out->given ? v.in : v.out;
 	return v;
@@ -413,6 +450,7 @@ int tt_exchange_begin(struct tt_exchange *x, int max, int ahead)
 	if (!l)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce");
 	l->vector = x->vector;
+	l->wide = x->wide;
 	l->width = x->width;
 	l->type = x->type;
 	l->rule = x->rule;
@@ -441,6 +479,14 @@ struct tt_transfer tt_exchange_blocks(const struct tt_exchange *x, int other, ui
 	return (struct tt_transfer){ .other = tt_exchange_seat(x, other), .id = id, .at = at, .len = len };
 }
 
+void tt_exchange_combine(const struct tt_exchange *x, struct tt_transfer *t, bool given)
+{
+	t->combine = true;
+	t->partial = x->wide && (!given || x->summed);
+	t->at *= t->partial ? WIDER : 1;
+	t->len *= t->partial ? WIDER : 1;
+}
+
 void tt_exchange_send(struct tt_exchange *x, struct tt_transfer out)
 {
 	struct tt_transfers *l = x->state;
@@ -453,5 +499,6 @@ void tt_exchange_receive(struct tt_exchange *x, struct tt_transfer in)
 {
 	struct tt_transfers *l = x->state;
 
+	in.given &= !x->summed;
 	l->in[l->ins++] = in;
 }

@@ -14,7 +14,6 @@
  * adds what n-1 has to its own, then n-3, and so on.
  */
 #include "collective/collective_private.h"
-#include <stdlib.h>
 
 enum {
 	CHAIN = 128 * 1024, /* bytes for each rank from which a chain is faster: its ranks work at the same time */
@@ -43,38 +42,58 @@ static struct tt_family chain_of(int n, int me, int root)
 	                           .child = { behind } };
 }
 
+static struct tt_family family_of(const struct tt_exchange *x, int rank)
+{
+	int root = tt_allreduce_of(x)->root;
+	bool is_long = x->count * x->width / (size_t)x->n > CHAIN;
+
+	return is_long ? chain_of(x->n, rank, root) : tt_family_of(x->n, rank, root);
+}
+
+bool tt_tree_passes_on(const struct tt_exchange *x)
+{
+	struct tt_family f = family_of(x, x->me);
+
+	return f.parent >= 0 && f.children;
+}
+
+/* The vector, combined along the edge from `child` on. */
+static struct tt_transfer edge_of(const struct tt_exchange *x, int other, int child)
+{
+	struct tt_transfer edge = { .other = other, .len = x->count * x->width };
+
+	tt_exchange_combine(x, &edge, !family_of(x, child).children);
+	return edge;
+}
+
 /* A parent tells its children what it has called: if they have called something else, they notice. A child that is
  * through with this call may have left: then nobody hears it. */
 static void plan(struct tt_exchange *x, const struct tt_family *f)
 {
 	struct tt_transfers *l = x->state;
-	struct tt_transfer edge = { .len = x->count * x->width, .combine = true, .given = true };
+	struct tt_transfer edge;
 
 	l->rendezvous = x->coll->seq % MEET_EVERY == 0;
 	x->coll->may_leave_messages = true;
-	for (int i = 0; i < f->children; i++, edge.given = false) {
-		edge.other = f->child[i];
+	for (int i = 0; i < f->children; i++) {
+		edge = edge_of(x, f->child[i], f->child[i]);
 		tt_coll_answer(x->coll->group, edge.other, x->coll->seq, x->coll->print, TT_TAG_HERE, NULL, 0);
-		edge.scale = f->parent < 0 && i == f->children - 1 && x->rule == TUTTI_AVERAGE;
+		edge.given = i == 0;
+		edge.last = f->parent < 0 && i == f->children - 1;
 		tt_exchange_receive(x, edge);
 	}
-	edge.other = f->parent;
-	edge.scale = false;
-	if (f->parent >= 0)
-		tt_exchange_send(x, edge);
+	if (f->parent < 0)
+		return;
+	edge = edge_of(x, f->parent, x->me);
+	edge.given = !f->children;
+	tt_exchange_send(x, edge);
 }
 
 static int begin(struct tt_exchange *x)
 {
-	struct tt_allreduce *a = tt_allreduce_of(x);
-	size_t bytes = x->count * x->width;
-	bool is_long = bytes / (size_t)x->n > CHAIN;
-	struct tt_family f = is_long ? chain_of(x->n, x->me, a->root) : tt_family_of(x->n, x->me, a->root);
-	int err;
+	struct tt_family f = family_of(x, x->me);
+	int err = tt_exchange_begin(x, tt_max(f.children, 1), f.children + 1);
 
-	if (f.parent >= 0 && f.children && !x->vector.out && !(a->partial = x->vector.out = malloc(bytes)))
-		return tt_fail(-ENOMEM, "no memory for %zu bytes on their way to rank %d", bytes, a->root);
-	err = tt_exchange_begin(x, tt_max(f.children, 1), f.children + 1);
 	if (!err)
 		plan(x, &f);
 	return err;

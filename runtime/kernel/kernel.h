@@ -23,6 +23,8 @@ void tt_reduce_alone(void *acc, size_t count, tutti_type); /* combines one vecto
 bool tt_rule_takes(tutti_rule, tutti_type); /* of those that exist */
 /* ((in0 op in1) op in2) op ..., for f16 and bf16 in f32 and rounded once, at the end. AVERAGE divides by inputs. */
 void tt_reduce_many(const struct tt_many *, size_t count, tutti_type, tutti_rule);
+/* Of f16 and bf16, without the rounding and the division: to[0] is f32, and is no input. */
+void tt_reduce_wide(const struct tt_many *, size_t count, tutti_type, tutti_rule);
 /* These three take f32, f64, f16 and bf16. Factors are rounded to the type first (f16, bf16: to f32).
  * to = by_a a + by_b b. Gossip: x = (1 - w) x + w y, in place or into the next buffer. A rule: y = 1 y + a x. */
 void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type);

@@ -163,6 +163,23 @@ void tt_reduce_many(const struct tt_many *m, size_t count, tutti_type type, tutt
 	set_modes(modes);
 }
 
+void tt_reduce_wide(const struct tt_many *m, size_t count, tutti_type type, tutti_rule rule)
+{
+	enum { TILE = 1024 }; /* elements, which stay in the caches */
+	size_t size = tt_type_size(type), n;
+	float in[TILE];
+
+	for (size_t at = 0; at < count; at += n) {
+		float *to = (float *)m->to[0] + at;
+		n = tt_min(TILE, count - at);
+		tt_to_f32(to, (const char *)m->from[0] + at * size, n, type);
+		for (int k = 1; k < m->inputs; k++) {
+			tt_to_f32(in, (const char *)m->from[k] + at * size, n, type);
+			tt_reduce(to, in, n, TUTTI_F32, rule);
+		}
+	}
+}
+
 void tt_blend_part(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type type,
                    bool stream)
 {

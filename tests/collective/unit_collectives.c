@@ -65,6 +65,7 @@ struct vectors {
 	char *of[RANKS_MAX];
 	int n;
 	size_t count, width;
+	size_t given;  /* bytes of an element as it was given */
 	tutti_type type;
 	tutti_rule rule;
 };
@@ -133,7 +134,7 @@ static void combine_hosts(tutti *job, struct vectors *v)
 {
 	const struct tt_layout *l = &tt_coll_group(job)->layout;
 	struct tt_model model = tt_model_of(job);
-	size_t bytes = v->count * v->width;
+	size_t bytes = v->count * v->given;
 	int leaders = tt_hierarchical_leaders(l, bytes);
 	const char *name = tt_model_choose(&model, l->hosts, bytes, TT_COLL_PIECE)->name;
 	char *sums[RANKS_MAX];
@@ -151,9 +152,9 @@ static void combine_hosts(tutti *job, struct vectors *v)
 		struct tt_span s = tt_span_of(bytes, leaders, i);
 		struct vectors slice = *v;
 		slice.n = l->hosts;
-		slice.count = s.len / v->width;
+		slice.count = s.len / v->given;
 		for (int h = 0; h < l->hosts; h++)
-			slice.of[h] = sums[h] + s.at;
+			slice.of[h] = sums[h] + s.at / v->given * v->width;
 		combine_as(&slice, name);
 	}
 }
@@ -222,7 +223,8 @@ static void combine_all(tutti *job, struct vectors *v)
 static struct vectors vectors_of(tutti *job, size_t count, tutti_type type, tutti_rule rule)
 {
 	struct vectors v = {
-		.n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule
+		.n = tutti_size(job), .count = count, .width = tt_type_size(type), .given = tt_type_size(type),
+		.type = type, .rule = rule
 	};
 
 	for (int r = 0; r < v.n; r++)
@@ -394,6 +396,10 @@ static void check_halves(tutti *job, tutti_type type, tutti_rule rule)
 	CHECK(tutti_allreduce(job, mine, again, HALVES, type, rule, NULL) == 0);
 	CHECK(is_exact(got, sum, HALVES, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
 	CHECK(memcmp(got, again, HALVES * sizeof *got) == 0 && is_same_everywhere(job, got));
+	memcpy(again, mine, HALVES * sizeof *got);
+	CHECK(tutti_allreduce_tensors(job, (tutti_tensor[]){ { again, 77, type }, { again + 77, HALVES - 77, type } }, 2,
+	                              rule, NULL) == 0);
+	CHECK(memcmp(got, again, HALVES * sizeof *got) == 0);
 	CHECK(tutti_reduce(job, mine, again, HALVES, type, rule, 0, NULL) == 0);
 	CHECK(tutti_rank(job) || is_exact(again, sum, HALVES, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
 	size_t n = (size_t)tutti_size(job), me = (size_t)tutti_rank(job), each = HALVES / n;
@@ -412,13 +418,32 @@ static void program_halves(tutti *job)
 		check_halves(job, i % 2 ? TUTTI_F16 : TUTTI_BF16, i / 2 ? TUTTI_SUM : TUTTI_AVERAGE);
 }
 
+/* By each algorithm, and by hierarchies; the short check has some of the numbers of ranks for each. */
 static void test_halves(void)
 {
-	on_wires(program_halves, "auto");
-	on_wires(program_halves, "ring");
-	for (struct ranks run = { .size = 4, .wire = "sim", .hosts = 2, .program = program_halves }; run.size <= 9;
-	     run.size += 5)
-		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	static const char *const algorithms[] = { "auto", "ring", "rabenseifner", "doubling" };
+	struct ranks run = { .program = program_halves };
+
+	for (int i = 0; i < (int)TT_COUNT(algorithms); i++)
+		for (run.size = 2; run.size <= LARGEST; run.size++) {
+			run.allreduce = algorithms[i];
+			run.wire = "sim";
+			if (all_or(true, run.size % 4 == i || run.size == 3))
+				CU_ASSERT_EQUAL(run_ranks(run), 0);
+			if (all_or(is_real(run.size), run.size == 2 + i % 2))
+				CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+		}
+	run.allreduce = NULL;
+	for (run.hosts = 2; run.hosts <= 3; run.hosts++)
+		for (run.size = run.hosts + 1; run.size <= LARGEST; run.size += all_or(1, 3)) {
+			run.wire = "sim";
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+#ifdef HAVE_LIBCONFIG
+			run.wire = "shm";
+			if (all_or(run.size <= 5, run.size == 3))
+				CU_ASSERT_EQUAL(run_ranks(run), 0);
+#endif
+		}
 }
 
 /* Whoever sleeps until the last one comes is woken by it, and not by the next heartbeat. */
@@ -596,7 +621,7 @@ static void test_bad_tensors(void)
 /* The documented orders: along a binomial tree, or a chain. Ranks are counted from the root. */
 static void combine_to(struct vectors *v, int root)
 {
-	bool chain = v->count * v->width / (size_t)v->n > 128 * 1024;
+	bool chain = v->count * v->given / (size_t)v->n > 128 * 1024;
 	struct vectors wide;
 
 	if (widen_vectors(v, &wide)) {
@@ -674,6 +699,36 @@ static void test_reduces_ahead(void)
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	run.wire = "sim";
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+/* A rank between others and the root gives the call up while its sum is on its way. */
+static void program_reduce_given_up(tutti *job)
+{
+	enum { COUNT = 1 << 20 };
+	float *x = must(calloc(COUNT, sizeof *x)), *sum = must(calloc(COUNT, sizeof *sum));
+	int me = tutti_rank(job);
+
+	for (int k = 0; k < 8; k++) {
+		tutti_op op = { 0 };
+		int err = tutti_reduce(job, x, sum, COUNT, TUTTI_F32, TUTTI_SUM, 0, &op);
+		CHECK(err == 0);
+		for (int turn = 0; me == 1 && turn < 40 * k && tutti_test(&op) == -EINPROGRESS; turn++)
+			pass_time(TT_MS / 20);
+		err = me == 1 ? tutti_cancel(&op) : tutti_wait(&op, -1);
+		CHECK(err == 0 || err == -ECANCELED || err == -ECONNABORTED);
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	free(x);
+	free(sum);
+}
+
+static void test_reduce_given_up(void)
+{
+	struct ranks run = { .size = 3, .program = program_reduce_given_up };
+
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	for (run.wire = "sim"; run.seed != SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
 /* ---- the model: the same numbers everywhere, and kept ---- */
@@ -821,7 +876,8 @@ static void combine_for(tutti *job, const struct vectors *v, char *to)
 static void check_scattered(tutti *job, const char *out, size_t count, tutti_type type, tutti_rule rule)
 {
 	struct vectors v = {
-		.n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule
+		.n = tutti_size(job), .count = count, .width = tt_type_size(type), .given = tt_type_size(type),
+		.type = type, .rule = rule
 	};
 	size_t bytes = count * v.width;
 	char *expected = must(malloc(bytes + 1));
@@ -2045,6 +2101,7 @@ static CU_TestInfo allreduce_tests[] = {
 	{ "wrong tensors and overlaps", test_bad_tensors },
 	{ "reduce", test_reduce },
 	{ "reduces ahead of the root", test_reduces_ahead },
+	{ "reduce, given up", test_reduce_given_up },
 	{ "model", test_model },
 	{ "choice", test_choice },
 	{ "settings", test_settings },
