@@ -1,13 +1,16 @@
 /* collective.c - what all collectives share
  *
  * A collective is a state machine, the same on every rank of its group. The group numbers its collectives in the
- * order of the calls. Small pieces travel as messages {DATA, group, number, print, tag, bytes}, which are kept here
+ * order of the calls. Small pieces travel as messages {DATA, group, number, call, tag, bytes}, which are kept here
  * if they come before this rank takes them. Large pieces are put straight into memory that the receiver has opened
  * for this call, each with a notify. Notifies of one sender come in the order of its puts, so counting them is
  * enough.
  *
- * The print is a fingerprint of the call and its arguments. Ranks that disagree notice at the first message, and
- * whichever notices sends ABORT to those that are connected, and to those at powers of two.
+ * Each message says what its sender has called, and with which arguments. Ranks that disagree notice at the first
+ * message. Whichever notices sends ABORT to those that are connected, and to those at powers of two, and says which
+ * rank has called what:
+ *
+ *      ABORT {that rank's seat} {its call}, or nothing: the sender gave the call up for another reason
  *
  * When the time of a call has passed although all ranks live, its rank gives the group up: that call and all later ones
  * fail on all ranks that have not finished them, until tutti_group_shrink. The GAVE_UP of that rank goes round: each
@@ -37,22 +40,13 @@ struct kept { /* a message that no collective has taken yet */
 	int from;            /* the member's seat; -1: the group is not agreed on yet */
 	unsigned slot;       /* the group's slot here, ... */
 	uint32_t uid;        /* ... and its id on all ranks */
-	uint32_t seq, print, tag;
+	uint32_t seq, tag;
+	struct tt_coll_call call;
 	size_t len;
 	const void *bytes;   /* behind this struct, or inside the message that is being delivered */
 };
 
 /* ---- life ---- */
-
-/* Hashes words rather than bytes, because every call does it. */
-static uint32_t print_of(tutti_stat_kind kind, uint64_t x, uint64_t y)
-{
-	uint64_t words[] = { (uint64_t)(kind - TUTTI_STAT_BARRIER), x, y }, h = TT_HASH64;
-
-	for (size_t i = 0; i < TT_COUNT(words); i++)
-		h = (h ^ words[i]) * TT_PRIME64;
-	return (uint32_t)(h ^ h >> 32);
-}
 
 struct tt_coll *tt_coll_new(struct tutti *group, size_t size, tutti_stat_kind kind, uint64_t x, uint64_t y)
 {
@@ -67,7 +61,7 @@ struct tt_coll *tt_coll_new(struct tutti *group, size_t size, tutti_stat_kind ki
 	c->n = group->n;
 	c->me = group->me;
 	c->kind = kind;
-	c->print = print_of(kind, x, y);
+	c->call = (struct tt_coll_call){ (uint8_t)(1 + kind - TUTTI_STAT_BARRIER), x, y };
 	c->culprit = -1;
 	return c;
 }
@@ -133,17 +127,17 @@ static void forget_kept(struct tt_job *job, uint32_t uid, const uint32_t *seq) /
 }
 
 /* Where a call has failed here, its ABORT or the death of a rank says so to the others. */
-static void remember_print(const struct tt_coll *c)
+static void remember_call(const struct tt_coll *c)
 {
-	if (!c->failed && c->group->started - c->seq <= TT_PRINTS)
-		tt_coll_group(c->group)->print[c->seq % TT_PRINTS] = c->print;
+	if (!c->failed && c->group->started - c->seq <= TT_CALLS)
+		tt_coll_group(c->group)->ended[c->seq % TT_CALLS] = c->call;
 }
 
 static void end(struct tt_coll *c)
 {
 	struct tt_operation *r = c->request;
 
-	remember_print(c);
+	remember_call(c);
 	release(c);
 	tt_timer_stop(&c->stale);
 	tt_list_remove(&c->link);
@@ -193,13 +187,33 @@ static void fail(struct tt_coll *c, int err, int culprit)
 		release(c); /* else push() does, after advance has returned */
 }
 
+/* ---- which call ---- */
+
+enum { REASON = 4 + 17 }; /* bytes of an ABORT that says who has called what */
+
+static void put_call(struct tt_pack *p, const struct tt_coll_call *c)
+{
+	tt_put8(p, c->kind);
+	tt_put64(p, c->x);
+	tt_put64(p, c->y);
+}
+
+static struct tt_coll_call get_call(struct tt_pack *p)
+{
+	struct tt_coll_call c = { .kind = tt_get8(p) };
+
+	c.x = tt_get64(p);
+	c.y = tt_get64(p);
+	return c;
+}
+
 /* ---- giving a group up ---- */
 
 static void say_gave_up(struct tutti *g, int to)
 {
 	const struct tt_coll_group *own = tt_coll_group(g);
 
-	tt_coll_answer(g, to, own->given_up_at, 0, TAG_GAVE_UP, own->why, strlen(own->why));
+	tt_coll_answer(g, to, own->given_up_at, &(struct tt_coll_call){ 0 }, TAG_GAVE_UP, own->why, strlen(own->why));
 }
 
 /* To whom this rank passes on that a call has failed: who is connected, and those at powers of two, so that it comes to
@@ -262,12 +276,32 @@ static bool settle(struct tutti *g, const struct kept *k)
 /* Fails for a reason that others cannot see, and tells them, so that none waits for this rank. */
 static void abandon(struct tt_coll *c, int err, int culprit)
 {
+	uint8_t reason[REASON];
+	struct tt_pack p = tt_pack(reason, sizeof reason);
+
 	if (c->failed)
 		return;
+	tt_put32(&p, (uint32_t)c->odd_rank);
+	put_call(&p, &c->odd);
 	fail(c, err, culprit);
 	for (int i = 0; i < c->n; i++)
 		if (is_to_hear(c->group, i))
-			tt_coll_answer(c->group, i, c->seq, c->print, TAG_ABORT, NULL, 0);
+			tt_coll_answer(c->group, i, c->seq, &c->call, TAG_ABORT, reason, c->odd.kind ? REASON : 0);
+}
+
+int tt_coll_differs(struct tt_coll *c, int rank, const struct tt_coll_call *theirs)
+{
+	const struct tt_member *m = tt_group_member(c->group, rank);
+	char text[400];
+
+	if (c->failed)
+		return -EBADMSG;
+	c->odd = *theirs;
+	c->odd_rank = rank;
+	c->culprit = m->rank;
+	tt_coll_compare(tt_member_label(m).text, theirs, &c->call, text, sizeof text);
+	tt_operation_word(c->request, text);
+	return -EBADMSG;
 }
 
 static void push_shadowed(struct tt_shadow *s) { push(tt_container_of(s, struct tt_coll, shadow)); }
@@ -449,17 +483,32 @@ static void stop(struct tt_coll *c, int rank)
 	tt_coll_gave_up(c, rank);
 }
 
+/* The sender has called the same, and fails for a third rank, or for a reason of its own. */
+static void take_abort(struct tt_coll *c, const struct kept *k)
+{
+	struct tt_pack p = tt_unpack(k->bytes, k->len);
+	uint32_t rank = tt_get32(&p);
+	struct tt_coll_call odd = get_call(&p);
+
+	if (!p.bad && rank < (uint32_t)c->n && !tt_coll_same(&odd, &c->call))
+		abandon(c, tt_coll_differs(c, (int)rank, &odd), c->group->seats[rank].rank);
+	else
+		abandon(c, -ECONNABORTED, c->group->seats[k->from].rank);
+}
+
 /* An ABORT is passed on, because its sender may not be connected to all ranks. */
 static void compare(struct tt_coll *c, const struct kept *k)
 {
+	int rank = c->group->seats[k->from].rank;
+
 	if (k->tag == TAG_GAVE_UP)
 		settle(c->group, k);
 	else if (k->tag == TAG_STOP)
-		stop(c, c->group->seats[k->from].rank);
+		stop(c, rank);
+	else if (!tt_coll_same(&k->call, &c->call))
+		abandon(c, tt_coll_differs(c, k->from, &k->call), rank);
 	else if (k->tag == TAG_ABORT)
-		abandon(c, k->print == c->print ? -ECONNABORTED : -EBADMSG, c->group->seats[k->from].rank);
-	else if (k->print != c->print)
-		abandon(c, -EBADMSG, c->group->seats[k->from].rank);
+		take_abort(c, k);
 }
 
 static void compare_kept(struct tt_coll *c)
@@ -531,7 +580,7 @@ static void give_up(struct tt_operation *r, int err)
 static int explain(const struct tt_operation *r)
 {
 	if (r->rank >= 0 && r->err == -EBADMSG)
-		return tt_fail(r->err, "%s: %s called another collective, or with another count, type or rule",
+		return tt_fail(r->err, "%s: %s called another collective, or gives or expects another number of bytes",
 		               r->what, tt_member_label(tt_member(r->job, r->rank)).text);
 	if (r->err == -ECANCELED)
 		return tt_fail(r->err, "%s: given up", r->what);
@@ -556,7 +605,7 @@ static struct tt_operation *start(struct tt_coll *c, tutti_op *op, tutti_op *sta
 	r->group = c->group;
 	r->timeout = tt_group_timeout(c->group);
 	c->seq = c->group->started++;
-	tt_coll_group(c->group)->print[c->seq % TT_PRINTS] = 0;
+	tt_coll_group(c->group)->ended[c->seq % TT_CALLS].kind = 0;
 	tt_list_append(&tt_collectives(job)->running, &c->link);
 	check_members(c);
 	compare_kept(c);
@@ -738,13 +787,14 @@ static struct coll_post *new_post(struct tt_coll *c, size_t bytes)
 	return cp;
 }
 
-static void put_head(struct tt_pack *p, const struct tutti *g, int to, uint32_t seq, uint32_t print, uint32_t tag)
+static void put_head(struct tt_pack *p, const struct tutti *g, int to, uint32_t seq, const struct tt_coll_call *call,
+                     uint32_t tag)
 {
 	tt_put8(p, TT_DATA);
 	tt_put16(p, g->seats[to].slot);
 	tt_put32(p, g->uid);
 	tt_put32(p, seq);
-	tt_put32(p, print);
+	put_call(p, call);
 	tt_put32(p, tag);
 }
 
@@ -757,7 +807,7 @@ void tt_coll_send_run(struct tt_coll *c, int to, uint32_t tag, const void *head,
 	if (!cp)
 		return;
 	struct tt_pack p = tt_pack(cp->bytes, all);
-	put_head(&p, c->group, to, c->seq, c->print, tag);
+	put_head(&p, c->group, to, c->seq, &c->call, tag);
 	tt_put_bytes(&p, head, head_len);
 	tt_vector_read(v, at, p.at, len);
 	cp->post.op.kind = TT_SEND;
@@ -771,12 +821,13 @@ void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, si
 	tt_coll_send_run(c, to, tag, bytes, len, NULL, 0, 0);
 }
 
-void tt_coll_answer(struct tutti *g, int to, uint32_t seq, uint32_t print, uint32_t tag, const void *bytes, size_t len)
+void tt_coll_answer(struct tutti *g, int to, uint32_t seq, const struct tt_coll_call *call, uint32_t tag,
+                    const void *bytes, size_t len)
 {
 	uint8_t head[TT_COLL_HEAD];
 	struct tt_pack p = tt_pack(head, sizeof head);
 
-	put_head(&p, g, to, seq, print, tag);
+	put_head(&p, g, to, seq, call, tag);
 	tt_send(tt_group_member(g, to), head, sizeof head, bytes, len);
 }
 
@@ -838,22 +889,25 @@ static void begin_group(struct tutti *g)
  * number. That rank would wait for this one. */
 static void answer_finished(struct tutti *g, const struct kept *k)
 {
-	uint32_t print = tt_coll_group(g)->print[k->seq % TT_PRINTS];
-	bool known = print && g->started - k->seq <= TT_PRINTS;
+	const struct tt_coll_call *call = &tt_coll_group(g)->ended[k->seq % TT_CALLS];
+	bool known = call->kind && g->started - k->seq <= TT_CALLS;
 
-	if (known && k->print != print && k->tag != TAG_ABORT && k->tag != TAG_STOP)
-		tt_coll_answer(g, k->from, k->seq, print, TAG_ABORT, NULL, 0);
+	if (known && !tt_coll_same(&k->call, call) && k->tag != TAG_ABORT && k->tag != TAG_STOP)
+		tt_coll_answer(g, k->from, k->seq, call, TAG_ABORT, NULL, 0);
 	else if (k->tag == TT_TAG_OFFER)
-		tt_segment_answer(g, k->from, k->seq, k->print);
+		tt_segment_answer(g, k->from, k->seq, &k->call);
 }
 
 /* Offers the message where it lies in the transport's memory. A message that is not taken at once is kept as a copy. */
 static void take_message(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
-	struct kept *copy, k = { .member = from, .from = -1, .slot = tt_get16(p), .uid = tt_get32(p),
-	                         .seq = tt_get32(p), .print = tt_get32(p), .tag = tt_get32(p) };
+	struct kept *copy, k = { .member = from, .from = -1, .slot = tt_get16(p), .uid = tt_get32(p) };
 	struct tt_seat *seat = NULL;
+
+	k.seq = tt_get32(p);
+	k.call = get_call(p);
+	k.tag = tt_get32(p);
 	struct tutti *g = p->bad ? NULL : tt_group_meant(from, k.slot, k.uid, &seat);
 
 	if (!g)
@@ -965,7 +1019,7 @@ static bool recall(struct tt_coll *c, struct tt_coll_loan *l)
 	uint8_t head[TT_COLL_HEAD];
 	struct tt_pack p = tt_pack(head, sizeof head);
 
-	put_head(&p, c->group, l->rank, c->seq, c->print, TAG_STOP);
+	put_head(&p, c->group, l->rank, c->seq, &c->call, TAG_STOP);
 	l->loan.back = come_back;
 	return tt_loan_recall(&l->loan, TT_COLLECTIVE_SLOT, head + 1, sizeof head - 1);
 }

@@ -42,14 +42,17 @@ struct tt_collectives {
 	struct tt_list running, unexpected, segments; /* unexpected: messages that no collective has taken yet */
 	struct tt_timer wake;       /* continues the collectives that wait for another one of this rank */
 };
-enum { TT_PRINTS = 64 }; /* a power of two, since the numbers of calls wrap around */
+enum { TT_CALLS = 64 }; /* a power of two, since the numbers of calls wrap around */
+struct tt_coll_call { /* what a rank has called. The same on every rank, or the call fails */
+	uint8_t kind;               /* 1 + tutti_stat_kind - TUTTI_STAT_BARRIER; 0: none */
+	uint64_t x, y;              /* the arguments: docs/wire.md */
+};
 
 struct tt_coll_group {
 	struct tt_model model;
 	struct tt_layout layout;
 	struct tt_segment *segment; /* NULL: none, or no call has needed one yet */
-	/* of the last calls that ended well: that of call k is at k % TT_PRINTS; 0: none */
-	uint32_t print[TT_PRINTS];
+	struct tt_coll_call ended[TT_CALLS]; /* the last calls that ended well: call k is at k % TT_CALLS */
 	bool any_failed;
 	uint32_t failed;            /* the number of the first collective that failed */
 	const char *why;            /* NULL: collectives go on here. Else the words, kept by the job: some rank ... */
@@ -99,7 +102,9 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 		struct tt_pinned *pinned; /* NULL: need not be */
 	} memory[2];                /* the user's: the first is where others may put, the second is only read */
 	struct tt_shadow shadow;    /* of memory[0], if that is a device's; zeros: it is the host's */
-	uint32_t print;             /* a fingerprint of the call and its arguments; the same on every rank */
+	struct tt_coll_call call;
+	struct tt_coll_call odd;    /* another call under this number, if this call fails for it ... */
+	int odd_rank;               /* ... and which rank called it */
 	struct tt_operation *request;
 	int (*advance)(struct tt_coll *);
 	struct tt_segment_call *segment_call; /* the segment drives this collective, too; NULL: only messages do */
@@ -119,7 +124,7 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 };
 
 enum {
-	TT_COLL_HEAD = 19, /* bytes of a message in front of a piece */
+	TT_COLL_HEAD = 32, /* bytes of a message in front of a piece */
 	/* bytes that one message holds: whole elements of any type */
 	TT_COLL_PIECE = (TT_MESSAGE_MAX - TT_COLL_HEAD) & ~63,
 };
@@ -135,7 +140,7 @@ static inline bool tt_overlap(const void *a, size_t a_len, const void *b, size_t
 	return a_len && b_len && (x < y ? y - x < a_len : x - y < b_len);
 }
 
-/* Tags below these are the collective's own. HERE carries nothing but the fingerprint in its header. */
+/* Tags below these are the collective's own. HERE carries nothing but the call in its header. */
 enum { TT_TAG_OFFER = 0x7ffd0000, TT_TAG_VOTE, TT_TAG_HERE = 0x7fff0002 };
 
 /* Allocates a zeroed struct of `size` bytes that begins with struct tt_coll. All ranks agree on x and y. NULL: no
@@ -155,7 +160,10 @@ void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t);
 void tt_coll_send_run(struct tt_coll *, int to, uint32_t tag, const void *head, size_t head_len,
                       const struct tt_vector *, size_t at, size_t len);
 /* Tells a rank that still waits in a call that is over here, or that may have left: at most 128 bytes. */
-void tt_coll_answer(struct tutti *, int to, uint32_t seq, uint32_t print, uint32_t tag, const void *, size_t);
+void tt_coll_answer(struct tutti *, int to, uint32_t seq, const struct tt_coll_call *, uint32_t tag, const void *,
+                    size_t);
+/* That rank has called something else: notes it for the sentence, and is -EBADMSG. */
+int tt_coll_differs(struct tt_coll *, int rank, const struct tt_coll_call *);
 /* Returns the bytes of a message, valid until the next take or the return from advance; NULL if it has not come
  * yet. A message of another length than `len` fails the collective. take_any takes any length, from any rank if
  * *from is -1. */
@@ -173,6 +181,16 @@ void tt_coll_put_key(struct tt_pack *, const struct tt_coll_loan *, const void *
 /* all: all that the rank was to put has come. Else it is asked to stop: the collective ends when it has; but memory of
  * tt_scratch_take of so many bytes is set aside instead, and given back then. 0: it is the caller's memory. */
 void tt_coll_take_back(struct tt_coll *, struct tt_coll_loan *, bool all, size_t scratch);
+
+/* ---- describe.c: calls in words ---- */
+
+static inline bool tt_coll_same(const struct tt_coll_call *a, const struct tt_coll_call *b)
+{
+	return a->kind == b->kind && a->x == b->x && a->y == b->y;
+}
+/* How the call of `who`, a rank's name, differs from this rank's: a sentence. */
+void tt_coll_compare(const char *who, const struct tt_coll_call *theirs, const struct tt_coll_call *mine, char *text,
+                     size_t room);
 
 /* ---- transfer.c: runs of bytes between ranks, of which the larger collectives consist ---- */
 
@@ -223,7 +241,7 @@ enum {
 
 struct tt_call_header { /* of one call of one rank */
 	_Atomic uint64_t flag;      /* the call's number, and this rank's step in it */
-	uint32_t print;
+	struct tt_coll_call call;
 	uint8_t half;               /* the half of the rank slot that the call begins with */
 	bool mapped, can;           /* others may map this rank's vector; this rank has mapped theirs */
 	struct tt_key key;          /* of the vector, if mapped */
@@ -265,7 +283,7 @@ int tt_segment_make(struct tt_coll *); /* like advance: 1 once the result is kno
 /* Like advance, for a call that uses the segment if all ranks share one: 1 once it is known whether it does. */
 int tt_segment_decide(struct tt_coll *, bool *uses_segment);
 struct tt_member *tt_segment_member(const struct tt_segment *, int i);
-void tt_segment_answer(struct tutti *, int seat, uint32_t call, uint32_t print); /* an OFFER after the call */
+void tt_segment_answer(struct tutti *, int seat, uint32_t number, const struct tt_coll_call *); /* after the call */
 void tt_segment_tell(struct tt_coll *);      /* answers the OFFERs in this call, once the result is known */
 bool tt_segment_open(const struct tutti *);  /* all ranks of the group share one segment */
 void tt_segment_close(struct tutti *);

@@ -6,7 +6,7 @@
  * the two halves. But a rank that gave k + 1 up may not have seen these headers. Slower ranks may still need its header
  * and half of k, which it has completed. So it begins k + 2 when all ranks say `done` of k.
  *
- *      slot      [header: flag, print, where its vector is | header] [asleep] [done] [half of the buffer | half]
+ *      slot      [header: flag, call, where its vector is | header] [asleep] [done] [half of the buffer | half]
  *      flag      call << 32 | step: 0 nothing yet, 1 begun, 2 and up: the algorithm's steps, QUIT: given up
  *
  * Flags wake no rank. So a rank that is about to sleep says so in its slot and looks once more, and a rank that sets
@@ -32,8 +32,8 @@
 /* Two builds may share a segment, so the layout is part of docs/wire.md. */
 _Static_assert(offsetof(struct tt_rank_slot, asleep) == 256 && offsetof(struct tt_rank_slot, done) == 384 &&
                offsetof(struct tt_rank_slot, half) == 4096, "docs/wire.md");
-_Static_assert(offsetof(struct tt_call_header, print) == 8 && offsetof(struct tt_call_header, half) == 12 &&
-               offsetof(struct tt_call_header, key) == 16, "docs/wire.md");
+_Static_assert(offsetof(struct tt_call_header, call) == 8 && offsetof(struct tt_call_header, half) == 32 &&
+               offsetof(struct tt_call_header, key) == 40, "docs/wire.md");
 
 static uint64_t flag_of(uint32_t call, uint32_t step) { return (uint64_t)call << 32 | step; }
 
@@ -317,7 +317,7 @@ void tt_segment_tell(struct tt_coll *c)
 	}
 }
 
-void tt_segment_answer(struct tutti *group, int seat, uint32_t call, uint32_t print)
+void tt_segment_answer(struct tutti *group, int seat, uint32_t number, const struct tt_coll_call *call)
 {
 	const struct tt_segment *b = tt_coll_group(group)->segment;
 	uint8_t bytes[OFFER_LEN], yes;
@@ -326,8 +326,8 @@ void tt_segment_answer(struct tutti *group, int seat, uint32_t call, uint32_t pr
 		return;
 	yes = b->able;
 	write_offer(b, bytes);
-	tt_coll_answer(group, seat, call, print, TT_TAG_OFFER, bytes, sizeof bytes);
-	tt_coll_answer(group, seat, call, print, TT_TAG_VOTE, &yes, 1);
+	tt_coll_answer(group, seat, number, call, TT_TAG_OFFER, bytes, sizeof bytes);
+	tt_coll_answer(group, seat, number, call, TT_TAG_VOTE, &yes, 1);
 }
 
 static int needs_segment(struct tutti *group) /* -ENOMEM */

@@ -91,7 +91,7 @@ int tt_segment_call_turn(struct tt_segment_call *v)
 	if (!is_my_turn(v))
 		return 0;
 	v->header = tt_segment_begin(b);
-	v->header->print = v->coll->print;
+	v->header->call = v->coll->call;
 	v->header->half = b->half;
 	v->header->mapped = false;
 	return 1;
@@ -109,19 +109,17 @@ void tt_segment_call_offer(struct tt_segment_call *v, const void *vector)
 	v->header->mapped = true;
 }
 
-/* A header with another print may be that of a later call: a rank that gave up the next call reuses it for the one
+/* A header with another call may be that of a later call: a rank that gave up the next call reuses it for the one
  * behind. */
 static int compare(struct tt_segment_call *v)
 {
 	const struct tt_segment *b = v->segment;
 
 	for (int i = 0; i < b->n; i++) {
-		if (b->peers[i].header->print == v->coll->print)
+		struct tt_coll_call theirs = b->peers[i].header->call;
+		if (tt_coll_same(&theirs, &v->coll->call))
 			continue;
-		if (tt_segment_call_still(v) <= 0)
-			return 0;
-		v->coll->culprit = rank_of(v, i);
-		return -EBADMSG;
+		return tt_segment_call_still(v) <= 0 ? 0 : tt_coll_differs(v->coll, b->seats[i], &theirs);
 	}
 	return 1;
 }

@@ -77,7 +77,7 @@ static void plan(struct tt_exchange *x, const struct tt_family *f)
 	x->coll->may_leave_messages = true;
 	for (int i = 0; i < f->children; i++) {
 		edge = edge_of(x, f->child[i], f->child[i]);
-		tt_coll_answer(x->coll->group, edge.other, x->coll->seq, x->coll->print, TT_TAG_HERE, NULL, 0);
+		tt_coll_answer(x->coll->group, edge.other, x->coll->seq, &x->coll->call, TT_TAG_HERE, NULL, 0);
 		edge.given = i == 0;
 		edge.last = f->parent < 0 && i == f->children - 1;
 		tt_exchange_receive(x, edge);

@@ -1120,6 +1120,89 @@ static void program_disagree_new(tutti *job)
 	free(v);
 }
 
+/* ---- who has called what ---- */
+
+static const struct { const char *odd, *others; } calls[] = {
+	{ "all-reduce of 4 f32 (sum)", "barrier" },
+	{ "all-reduce of 5 f32 (sum)", "all-reduce of 4 f32 (sum)" },
+	{ "all-reduce of 4 f32 (max)", "all-reduce of 4 f32 (sum)" },
+	{ "all-reduce of 4 bf16 (average)", "all-reduce of 4 f32 (average)" },
+	{ "all-reduce of 4 f32 (sum) in tensors", "and so did this rank, but not with the same sizes" },
+	{ "reduce of 4 f32 (sum) to rank 1", "broadcast of 16 bytes from rank 0" },
+	{ "scatter of 8 bytes a rank from rank 1", "all-to-all of 16 bytes a rank" },
+	{ "gather of 16 bytes to all ranks", "gather of 16 bytes to rank 0" },
+	{ "reduce-scatter of 2 i64 a rank (bor)", "all-gather of 16 bytes a rank" },
+	{ "all-gather of any sizes", "all-to-all of any sizes" },
+	{ "TUTTI_ALLREDUCE is ring on ", "and doubling on this rank" },
+	{ "TUTTI_ALLREDUCE is auto on ", "and rabenseifner on this rank" },
+	{ "TUTTI_PARTIALS is short on ", "and f32 on this rank" },
+	{ "TUTTI_MEASURE is no on ", "and yes on this rank" },
+};
+
+static int call_one(tutti *job, int k, bool odd)
+{
+	float v[64] = { 0 }, w[64];
+	size_t each[] = { 8, 8, 8, 8 }, at[] = { 0, 8, 16, 24 };
+	const tutti_tensor two[] = { { v, 1 + odd, TUTTI_F32 }, { v + 8, 3 - odd, TUTTI_F32 } };
+
+	switch (k) {
+	case 0: return odd ? tutti_allreduce(job, v, v, 4, TUTTI_F32, TUTTI_SUM, NULL) : tutti_barrier(job, NULL);
+	case 1: return tutti_allreduce(job, v, v, 4 + odd, TUTTI_F32, TUTTI_SUM, NULL);
+	case 2: return tutti_allreduce(job, v, v, 4, TUTTI_F32, odd ? TUTTI_MAX : TUTTI_SUM, NULL);
+	case 3: return tutti_allreduce(job, v, v, 4, odd ? TUTTI_BF16 : TUTTI_F32, TUTTI_AVERAGE, NULL);
+	case 4: return tutti_allreduce_tensors(job, two, 2, TUTTI_SUM, NULL);
+	case 5: return odd ? tutti_reduce(job, v, w, 4, TUTTI_F32, TUTTI_SUM, 1, NULL) :
+		             tutti_broadcast(job, v, 16, 0, NULL);
+	case 6: return odd ? tutti_scatter(job, v, 8, w, 1, NULL) : tutti_alltoall(job, v, 16, w, NULL);
+	case 7: return tutti_gather(job, v, 16, w, odd ? -1 : 0, NULL);
+	case 8: return odd ? tutti_reduce_scatter(job, v, w, 2, TUTTI_I64, TUTTI_BOR, NULL) :
+		             tutti_allgather(job, v, 16, w, NULL);
+	case 9: return odd ? tutti_allgatherv(job, v, 8, w, each, at, NULL) :
+		             tutti_alltoallv(job, v, each, at, w, each, at, NULL);
+	default: return tutti_allreduce(job, v, v, 4, TUTTI_F32, TUTTI_SUM, NULL);
+	}
+}
+
+static void set_one(tutti *job, int k, bool odd)
+{
+	struct tt_settings *s = &job->job->settings;
+
+	const char *algorithm = k == 10 ? (odd ? "ring" : "doubling") : k == 11 && !odd ? "rabenseifner" : "auto";
+
+	tt_settings_set(s, TT_ALLREDUCE, algorithm, "test");
+	tt_settings_set(s, TT_PARTIALS, k == 12 && odd ? "short" : "f32", "test");
+	tt_settings_set(s, TT_MEASURE, k == 13 && odd ? "no" : "yes", "test");
+}
+
+/* Rank 1 is the odd one, and all others name it; it names one of them. A rank that waits for nobody may be through. */
+static void program_who(tutti *job)
+{
+	bool odd = tutti_rank(job) == 1;
+
+	for (int k = 0; k < (int)TT_COUNT(calls); k++) {
+		set_one(job, k, odd);
+		int err = call_one(job, k, odd);
+		CHECK(err == -EBADMSG || (!err && k >= 5 && k <= 7));
+		CHECK(!err || odd || (strstr(tutti_why(), "rank 1") && strstr(tutti_why(), calls[k].odd)));
+		CHECK(!err || odd || strstr(tutti_why(), calls[k].others));
+		CHECK(!err || !odd || (strstr(tutti_why(), "rank ") && strstr(tutti_why(), "this rank")));
+		set_one(job, 0, odd);
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+}
+
+static void test_who(void)
+{
+	for (struct ranks run = { .size = 2, .program = program_who }; run.size <= 4; run.size++) {
+		run.wire = "sim";
+		for (run.hosts = 0; run.hosts <= 1; run.hosts++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		run.hosts = 0;
+		if (all_or(true, run.size == 3))
+			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	}
+}
+
 /* A call without elements meets nobody: on its rank it is over when the others hear that they have called another. */
 static void program_disagree_empty(tutti *job)
 {
@@ -2114,6 +2197,7 @@ static CU_TestInfo pairwise_tests[] = {
 	{ "all-gather of any sizes", test_allgatherv },
 	{ "all-to-all", test_alltoall },
 	{ "disagreement", test_disagree_new },
+	{ "who has called what", test_who },
 	{ "disagreement without elements", test_disagree_empty },
 	{ "all-to-all of any sizes", test_alltoallv },
 	{ "wrong sizes", test_wrong_sizes },
