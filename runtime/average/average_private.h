@@ -13,8 +13,9 @@ int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, c
 int tt_schedule_compare(tutti *group, int i, const char *what, const char *member, double theirs, double mine);
 int tt_schedule_compare_words(tutti *group, int i, const char *what, const char *member, const char *theirs,
                               const char *mine);
-/* 0: rank i has tensors of the same counts and types: of the same hash. Else -EINVAL, with a sentence. */
-int tt_schedule_compare_models(tutti *group, int i, const char *what, uint64_t theirs, uint64_t mine);
+/* all: of each rank, len bytes that begin with its model's hash. 0: all ranks have tensors of the same counts and types.
+ * Else -EINVAL, with a sentence that names the tensor and both values. A collective: all ranks call it with the same. */
+int tt_schedule_compare_models(tutti *group, const char *what, const void *all, size_t len, const struct tt_model *);
 
 /* 0: rank i's call goes well. -ECONNABORTED: it has failed with err, for a reason that its own program hears. */
 int tt_schedule_heed(tutti *group, int i, const char *what, double err);
@@ -24,7 +25,7 @@ int tt_schedule_heed(tutti *group, int i, const char *what, double err);
 int tt_center_check(const tutti_center_config *, const char *name); /* does it make sense? */
 int tt_center_check_schedule(const tutti_center_config *, const char *what, int tau, double alpha);
 /* 0: all ranks of the group open the same center. A collective. */
-int tt_center_compare(tutti *group, const char *name, const tutti_center_config *, uint64_t model);
+int tt_center_compare(tutti *group, const char *name, const tutti_center_config *, const struct tt_model *);
 
 /* ---- state.c: the state of an averaging in a file ---- */
 

@@ -248,7 +248,7 @@ static int begin(tutti_center *c, const struct opening *o)
 {
 	int err = together(o, prepare(c, o));
 
-	if (err || (!o->alone && (err = tt_center_compare(o->group, o->name, &c->config, c->model.hash))) ||
+	if (err || (!o->alone && (err = tt_center_compare(o->group, o->name, &c->config, &c->model))) ||
 	    (err = together(o, make_center(c, o))))
 		return err;
 	return together(o, take_center(c));
@@ -409,7 +409,7 @@ static const char *to_push(tutti_center *c)
 		tt_blend(c->given + p->at, 1, p->data, -1, c->old + p->at, p->count, c->type);
 	if (!c->halves)
 		return c->given;
-	tt_narrow(c->halves, c->given, c->count);
+	tt_from_f32(c->halves, c->given, c->count, TUTTI_BF16);
 	return c->halves;
 }
 

@@ -194,8 +194,7 @@ static int compare_rank(const struct comparison *c, const struct opened *theirs,
 {
 	int err;
 
-	if ((err = tt_schedule_compare_models(c->group, c->i, c->what, theirs->model, mine->model)) ||
-	    (err = compare_words(c, "kind", word(kinds, TT_COUNT(kinds), theirs->kind), kinds[mine->kind])) ||
+	if ((err = compare_words(c, "kind", word(kinds, TT_COUNT(kinds), theirs->kind), kinds[mine->kind])) ||
 	    (err = compare_words(c, "updater.rule", rule_name(theirs->rule), rule_name(mine->rule))) ||
 	    (err = compare_words(c, "consistency.mode", word(modes, TT_COUNT(modes), theirs->mode),
 	                         word(modes, TT_COUNT(modes), mine->mode))) ||
@@ -205,9 +204,10 @@ static int compare_rank(const struct comparison *c, const struct opened *theirs,
 	return compare_lists(c, "worker", theirs->worker, mine->worker);
 }
 
-int tt_center_compare(tutti *group, const char *name, const tutti_center_config *config, uint64_t model)
+int tt_center_compare(tutti *group, const char *name, const tutti_center_config *config,
+                      const struct tt_model *model)
 {
-	const struct opened mine = describe(config, model), *theirs;
+	const struct opened mine = describe(config, model->hash), *theirs;
 	char what[200];
 	void *all;
 	int err = tt_schedule_gather(group, &mine, sizeof mine, &all, "center open");
@@ -216,6 +216,7 @@ int tt_center_compare(tutti *group, const char *name, const tutti_center_config 
 		return err;
 	snprintf(what, sizeof what, "center \"%.160s\"", name);
 	theirs = all;
+	err = tt_schedule_compare_models(group, what, all, sizeof mine, model);
 	for (int i = 0; !err && i < group->n; i++)
 		err = compare_rank(&(struct comparison){ group, i, what }, &theirs[i], &mine);
 	free(all);

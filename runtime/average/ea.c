@@ -79,10 +79,9 @@ static int compare_rank(tutti *group, int i, const struct said *theirs, const st
 
 	if ((err = tt_schedule_compare(group, i, what, "tau", theirs->tau, mine->tau)) ||
 	    (err = tt_schedule_compare(group, i, what, "alpha", theirs->alpha, mine->alpha)) ||
-	    (err = tt_schedule_compare(group, i, what, "flags", theirs->flags, mine->flags)) ||
-	    (err = tt_schedule_heed(group, i, what, theirs->err)))
+	    (err = tt_schedule_compare(group, i, what, "flags", theirs->flags, mine->flags)))
 		return err;
-	return tt_schedule_compare_models(group, i, what, theirs->model, mine->model);
+	return tt_schedule_heed(group, i, what, theirs->err);
 }
 
 /* A collective, also for a rank whose call has failed already: bad, with the sentence. The others must not wait. */
@@ -102,6 +101,8 @@ static int compare(const struct tutti_ea *ea, tutti *group, int tau, double alph
 	theirs = all;
 	for (int i = 0; !err && i < group->n; i++)
 		err = compare_rank(group, i, &theirs[i], &mine);
+	if (!err)
+		err = tt_schedule_compare_models(group, "elastic averaging", all, sizeof mine, &ea->model);
 	free(all);
 	return err;
 }

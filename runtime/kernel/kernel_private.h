@@ -31,7 +31,8 @@ struct tt_kernels {
 		void (*elastic_round)(char *x, char *center, char *sum, double alpha, size_t count);
 		void (*scale)(char *acc, size_t count, unsigned n); /* NULL for elements of one byte */
 		void (*update[TUTTI_UPDATE_ELASTIC + 1])(const struct tt_update_run *, size_t count); /* or NULL */
-		void (*back_up)(char *state, const char *w, size_t count); /* into NUMBERs */
+		void (*back_up)(char *state, const char *w, size_t count); /* into NUMBERs ... */
+		void (*round_off)(char *to, const char *state, size_t count); /* ... and back */
 	} of[TUTTI_BOOL + 1];
 };
 

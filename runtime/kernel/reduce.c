@@ -243,26 +243,5 @@ void tt_reduce_back_up(void *state, const void *w, size_t count, tutti_type type
 	IN_MODES(back_up(state, w, count));
 }
 
-void tt_widen(void *restrict to, const void *restrict from, size_t count)
-{
-	for (size_t i = 0; i < count; i++) {
-		uint16_t half;
-		uint32_t bits;
-		memcpy(&half, (const char *)from + i * sizeof half, sizeof half);
-		bits = (uint32_t)half << 16;
-		memcpy((char *)to + i * sizeof bits, &bits, sizeof bits);
-	}
-}
-
-void tt_narrow(void *restrict to, const void *restrict from, size_t count)
-{
-	const uint32_t sign = 0x80000000, infinity = 0x7f800000, clean_nan = 0x7fc0;
-
-	for (size_t i = 0; i < count; i++) {
-		uint32_t bits;
-		uint16_t half;
-		memcpy(&bits, (const char *)from + i * sizeof bits, sizeof bits);
-		half = (uint16_t)((bits & ~sign) > infinity ? clean_nan : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-		memcpy((char *)to + i * sizeof half, &half, sizeof half);
-	}
-}
+void tt_to_f32(void *to, const void *from, size_t count, tutti_type type) { IN_MODES(back_up(to, from, count)); }
+void tt_from_f32(void *to, const void *from, size_t count, tutti_type type) { IN_MODES(round_off(to, from, count)); }

@@ -279,7 +279,7 @@ INLINE void widen_truth(vu8 *v, const void *at) { *v = (vu8)((vu8)*(const loose 
 		    [TUTTI_BXOR] = xor_many_truth } }
 #define REAL(type) \
 	.blend = blend_##type, .elastic_round = elastic_round_##type, \
-	.back_up = back_up_##type, \
+	.back_up = back_up_##type, .round_off = round_off_##type, \
 	.update = { [TUTTI_UPDATE_MOMENTUM] = update_momentum_##type, \
 		    [TUTTI_UPDATE_SMOOTHED] = update_momentum_##type, \
 		    [TUTTI_UPDATE_NESTEROV] = update_nesterov_##type, [TUTTI_UPDATE_ADAGRAD] = update_adagrad_##type, \

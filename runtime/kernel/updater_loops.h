@@ -191,6 +191,16 @@ INLINE void ON(step_back_up)(char *state, const char *w, size_t i, size_t len)
 	ON(put_state)(state + i * sizeof(NUMBER), v, len);
 }
 
+INLINE void ON(step_round_off)(char *to, const char *state, size_t i, size_t len)
+{
+	VEC v[PARTS];
+
+	ON(get_state)(v, state + i * sizeof(NUMBER), len);
+	for (size_t u = 0; u < PARTS; u++)
+		v[u] = ON(clean)(v[u]);
+	ON(put_ordered)(to + i * SIZE, v, len);
+}
+
 #define EACH(count, step) \
 	do { \
 		size_t i = 0, len = WIDTH; \
@@ -228,6 +238,10 @@ static void ON(update_elastic)(const struct tt_update_run *run, size_t count)
 }
 
 static void ON(back_up)(char *state, const char *w, size_t count) { EACH(count, ON(step_back_up)(state, w, i, len)); }
+static void ON(round_off)(char *to, const char *state, size_t count)
+{
+	EACH(count, ON(step_round_off)(to, state, i, len));
+}
 
 #undef EACH
 #undef UPDATE

@@ -121,7 +121,7 @@ static void store(void *to, double x, tutti_type type)
 	else if (type == TUTTI_F32)
 		memcpy(to, &single, sizeof single);
 	else if (type == TUTTI_BF16)
-		tt_narrow(to, &single, 1);
+		tt_from_f32(to, &single, 1, TUTTI_BF16);
 	else {
 		half = half_of((double)single);
 		memcpy(to, &half, sizeof half);

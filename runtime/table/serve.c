@@ -471,7 +471,7 @@ static int change_widened(struct tutti_table *t, const struct tt_pusher *p, cons
 
 	if (!delta)
 		return -ENOMEM;
-	tt_widen(delta, d->delta, d->count);
+	tt_to_f32(delta, d->delta, d->count, TUTTI_BF16);
 	tt_table_change(t, p, d->at, d->count, delta, d->back);
 	tt_scratch_give(&t->job->scratch, delta, bytes);
 	return 0;

@@ -557,7 +557,7 @@ static void test_between_f32_and_bf16(void)
 
 	for (uint32_t i = 0; i < ALL; i++)
 		half[i] = (uint16_t)i;
-	tt_widen(odd_wide, half, ALL);
+	tt_to_f32(odd_wide, half, ALL, TUTTI_BF16);
 	for (uint32_t i = 0; i < ALL; i++) {
 		uint32_t bits;
 		memcpy(&bits, odd_wide + i * sizeof bits, sizeof bits);
@@ -566,7 +566,7 @@ static void test_between_f32_and_bf16(void)
 	CU_ASSERT_EQUAL(wrong, 0);
 	for (uint32_t i = 0; i < ALL * EACH; i++)
 		wide[i] = (i / EACH) << 16 | low[i % EACH];
-	tt_narrow(odd_half, wide, ALL * EACH);
+	tt_from_f32(odd_half, wide, ALL * EACH, TUTTI_BF16);
 	for (uint32_t i = 0; i < ALL * EACH; i++) {
 		uint16_t bits;
 		memcpy(&bits, odd_half + i * sizeof bits, sizeof bits);
