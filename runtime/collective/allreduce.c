@@ -97,10 +97,10 @@ static bool is_wide(const struct tt_allreduce *a)
 static int take_room(struct tt_allreduce *a)
 {
 	const struct tt_exchange *x = &a->all;
-	bool wide = is_wide(a);
+	bool wide = is_wide(a), needed = a->root < 0 ? wide : tt_tree_combines(x) && (wide || a->coll.me != a->root);
 	size_t len = x->count * (wide ? sizeof *x->wide : x->width);
 
-	if (a->coll.room || !(wide || (a->root >= 0 && tt_tree_passes_on(x))))
+	if (a->coll.room || !needed)
 		return 0;
 	if (!(a->coll.room = tt_scratch_take_room(&a->coll.job->scratch, len)))
 		return tt_fail(-ENOMEM, "no memory for %zu bytes of partial sums%s", len,

@@ -433,7 +433,7 @@ struct tt_family { /* a rank's neighbours in a tree */
 	int children, child[TT_CHILDREN_MAX]; /* the smallest subtree first */
 };
 struct tt_family tt_family_of(int n, int me, int root); /* in a binomial tree */
-bool tt_tree_passes_on(const struct tt_exchange *); /* does this rank send sums of several ranks to another one? */
+bool tt_tree_combines(const struct tt_exchange *); /* does this rank add what others send? */
 
 struct tt_direct { /* the state of direct.c */
 	struct tt_segment_call call;

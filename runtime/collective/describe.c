@@ -27,17 +27,10 @@ static const char *type_name(unsigned type)
 	return name ? name : "elements of an unknown type";
 }
 
-/* "1000 f32 (sum)" */
-static int numbers(char *text, size_t room, uint64_t count, unsigned type, unsigned rule)
-{
-	return snprintf(text, room, "%llu %s (%s)", (unsigned long long)count, type_name(type), rule_name(rule));
-}
-
 static const char *describe(const struct tt_coll_call *c, char *text, size_t room)
 {
 	unsigned long long x = c->x, root = c->y, high = c->y >> 32;
 	unsigned type = c->y >> 24 & 0xff, rule = c->y >> 16 & 0xff;
-	char n[80];
 
 	switch (c->kind) {
 	case BARRIER: return "barrier";
@@ -51,15 +44,16 @@ static const char *describe(const struct tt_coll_call *c, char *text, size_t roo
 		break;
 	case ALLREDUCE:
 	case REDUCE:
-		numbers(n, sizeof n, x, type, rule);
 		if (c->kind == REDUCE)
-			snprintf(text, room, "reduce of %s to rank %llu", n, high);
+			snprintf(text, room, "reduce of %llu %s (%s) to rank %llu", x, type_name(type),
+			         rule_name(rule), high);
 		else
-			snprintf(text, room, "all-reduce of %s%s", n, high ? " in tensors" : "");
+			snprintf(text, room, "all-reduce of %llu %s (%s)%s", x, type_name(type), rule_name(rule),
+			         high ? " in tensors" : "");
 		break;
 	case SCATTERED:
-		numbers(n, sizeof n, x, c->y >> 8 & 0xff, c->y & 0xff);
-		snprintf(text, room, "reduce-scatter of %s a rank", n);
+		snprintf(text, room, "reduce-scatter of %llu %s a rank (%s)", x, type_name(c->y >> 8 & 0xff),
+		         rule_name(c->y & 0xff));
 		break;
 	case ALLGATHER:
 	case ALLTOALL:

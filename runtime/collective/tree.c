@@ -50,12 +50,7 @@ static struct tt_family family_of(const struct tt_exchange *x, int rank)
 	return is_long ? chain_of(x->n, rank, root) : tt_family_of(x->n, rank, root);
 }
 
-bool tt_tree_passes_on(const struct tt_exchange *x)
-{
-	struct tt_family f = family_of(x, x->me);
-
-	return f.parent >= 0 && f.children;
-}
+bool tt_tree_combines(const struct tt_exchange *x) { return family_of(x, x->me).children; }
 
 /* The vector, combined along the edge from `child` on. */
 static struct tt_transfer edge_of(const struct tt_exchange *x, int other, int child)
