@@ -10,6 +10,7 @@
 #include "average/average_private.h"
 #include "kernel/kernel.h"
 #include "operation/operation.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,8 @@ enum { BUCKET = 16 << 20 }; /* bytes; docs/design.md has the figures */
 struct bucket { /* tensors of one type, one behind another */
 	tutti_tensor *tensors;
 	int n, missing;
+	size_t at, count;  /* its elements in `halves` and `rest`, if they are f32 */
+	bool narrowed;     /* `halves` has this step's */
 };
 
 struct tutti_gradients {
@@ -33,6 +36,9 @@ struct tutti_gradients {
 	bool joins;      /* a synchronization was interrupted: the round is its own */
 	bool torn;       /* parameters of another rank came in part */
 	int64_t steps;   /* since the last synchronization */
+	size_t bucket_bytes;
+	void *halves;    /* what travels instead of f32: bf16; NULL: f32 does */
+	float *rest;     /* what rounding to `halves` has left over, for the next step */
 	struct tt_composite whole; /* a step whose end was started */
 };
 
@@ -52,15 +58,32 @@ static void cut(struct tutti_gradients *g, size_t room)
 		g->bucket_of[i] = g->n - 1;
 		g->buckets[g->n - 1].tensors = t;
 		g->buckets[g->n - 1].n++;
+		g->buckets[g->n - 1].count += t->count;
 	}
+}
+
+static bool is_f32(const struct bucket *b) { return b->tensors->type == TUTTI_F32; }
+
+static size_t place_halves(struct tutti_gradients *g)
+{
+	size_t all = 0;
+
+	for (int b = 0; b < g->n; b++)
+		if (is_f32(&g->buckets[b])) {
+			g->buckets[b].at = all;
+			all += g->buckets[b].count;
+		}
+	return all;
 }
 
 static void begin_step(struct tutti_gradients *g)
 {
 	memset(g->ready, 0, (size_t)g->model.n * sizeof *g->ready);
 	g->weighed = 0;
-	for (int b = 0; b < g->n; b++)
+	for (int b = 0; b < g->n; b++) {
 		g->buckets[b].missing = g->buckets[b].n;
+		g->buckets[b].narrowed = false;
+	}
 }
 
 static int make(struct tutti_gradients *g, tutti *group, size_t room)
@@ -75,7 +98,7 @@ static int make(struct tutti_gradients *g, tutti *group, size_t room)
 	g->ready = calloc(n, sizeof *g->ready);
 	if (!g->buckets || !g->bucket_of || !g->ready)
 		return tt_fail(-ENOMEM, "%s: no memory for %d tensors", what, g->model.n);
-	cut(g, room ? room : BUCKET);
+	cut(g, room);
 	begin_step(g);
 	return tt_round_open(&g->round, group, g->n, what);
 }
@@ -89,21 +112,52 @@ static void release_gradients(struct tt_handle *h)
 	free(g->buckets);
 	free(g->bucket_of);
 	free(g->ready);
+	tt_memory_free(g->halves);
+	free(g->rest);
 	free(g);
+}
+
+struct said { /* what must be the same on all ranks */
+	uint64_t model;
+	double bucket_bytes;
+	double err;          /* this rank's own: its call fails, and so do the others' */
+};
+
+/* A collective, also for a rank whose call has failed already: bad, with the sentence. The others must not wait. */
+static int compare(const struct tutti_gradients *g, tutti *group, const char *what, int bad)
+{
+	const struct said mine = { g->model.hash, (double)g->bucket_bytes, bad }, *theirs;
+	struct tt_sentence why = tt_last_sentence();
+	void *all;
+	int err = tt_schedule_gather(group, &mine, sizeof mine, &all, what);
+
+	theirs = all;
+	for (int i = 0; !err && !bad && i < group->n; i++)
+		if (!(err = tt_schedule_heed(group, i, what, theirs[i].err)))
+			err = tt_schedule_compare(group, i, what, "bucket_bytes", theirs[i].bucket_bytes,
+			                          mine.bucket_bytes);
+	if (!err && !bad)
+		err = tt_schedule_compare_models(group, what, all, sizeof mine, &g->model);
+	free(all);
+	if (bad)
+		tt_remember(why.text);
+	return bad ? bad : err;
 }
 
 static int open_gradients(tutti *group, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **out)
 {
+	static const char what[] = "tutti_gradients_open";
 	static const struct tt_handle_kind kind = { .release = release_gradients, .noun = "gradients" };
 	struct tutti_gradients *g = calloc(1, sizeof *g);
 	int err;
 
 	if (!g)
-		return tt_fail(-ENOMEM, "tutti_gradients_open: no memory");
-	err = tt_model_open(&g->model, grads, n, "tutti_gradients_open");
-	if (!err)
-		err = tt_tensors_host_only("tutti_gradients_open", grads, n);
-	if (err || (err = make(g, group, bucket_bytes))) {
+		return tt_fail(-ENOMEM, "%s: no memory", what);
+	g->bucket_bytes = bucket_bytes ? bucket_bytes : BUCKET;
+	if (!(err = tt_given(out, "tutti_gradients_open: gradients")) &&
+	    !(err = tt_model_open(&g->model, grads, n, what)) && !(err = tt_tensors_host_only(what, grads, n)))
+		err = make(g, group, g->bucket_bytes);
+	if ((err = compare(g, group, what, err))) {
 		release_gradients(&g->handle);
 		return err;
 	}
@@ -114,12 +168,13 @@ static int open_gradients(tutti *group, const tutti_tensor *grads, int n, size_t
 
 int tutti_gradients_open(tutti *group, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **out)
 {
-	int err = tt_given(out, "tutti_gradients_open: gradients");
+	struct tt_users *outer;
+	int err = tt_group_usable(group);
 
-	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(group->job, &group->handle.users)))
+	if (err || (err = tt_opening_enter(group->job, &group->handle.users, &outer)))
 		return err;
 	err = open_gradients(group, grads, n, bucket_bytes, out);
-	tt_users_exit(group->job, &group->handle.users);
+	tt_opening_exit(group->job, &group->handle.users, outer);
 	return err;
 }
 
@@ -146,6 +201,7 @@ int tutti_gradients_regroup(tutti_gradients *g, tutti *group)
 	    !(err = tt_round_reset(&g->round, &g->handle, group))) {
 		g->joins = false;
 		begin_step(g);
+		err = compare(g, group, "tutti_gradients_regroup", 0);
 	}
 	tt_users_exit(g->handle.job, &g->handle.users);
 	return err;
@@ -167,12 +223,49 @@ static int enter(tutti_gradients *g, const char *name)
 
 static int buckets_begun(const struct tutti_gradients *g) { return g->round.begun ? g->round.begun - 1 : 0; }
 
-static int begin_bucket(struct tutti_gradients *g, int (*sum)(struct tt_round *, const tutti_tensor *, int))
+typedef int start_sum(struct tt_round *, const tutti_tensor *, int);
+
+static tutti_tensor halves_of(const struct tutti_gradients *g, const struct bucket *b)
+{
+	return (tutti_tensor){ (uint16_t *)g->halves + b->at, b->count, TUTTI_BF16 };
+}
+
+static int sum_bucket(struct tutti_gradients *g, const struct bucket *b, start_sum *sum)
+{
+	tutti_tensor halves = halves_of(g, b);
+
+	return b->narrowed ? sum(&g->round, &halves, 1) : sum(&g->round, b->tensors, b->n);
+}
+
+/* Error feedback (tutti.h): what travels is g + rest, rounded; the rest is what rounding has taken away. */
+static void narrow(struct tutti_gradients *g, struct bucket *b)
+{
+	size_t at = b->at;
+
+	if (!g->halves || !is_f32(b) || b->narrowed)
+		return;
+	for (int i = 0; i < b->n; at += b->tensors[i++].count)
+		tt_feed_back((uint16_t *)g->halves + at, &g->rest[at], b->tensors[i].data, b->tensors[i].count);
+	b->narrowed = true;
+}
+
+static void widen(const struct tutti_gradients *g, const struct bucket *b)
+{
+	size_t at = b->at;
+
+	for (int i = 0; b->narrowed && i < b->n; at += b->tensors[i++].count)
+		tt_to_f32(b->tensors[i].data, (uint16_t *)g->halves + at, b->tensors[i].count, TUTTI_BF16);
+}
+
+static int begin_bucket(struct tutti_gradients *g, start_sum *sum)
 {
 	int err = g->round.begun ? 0 : tt_round_count(&g->round, true);
-	const struct bucket *b = &g->buckets[buckets_begun(g)];
+	struct bucket *b = &g->buckets[buckets_begun(g)];
 
-	return err ? err : sum(&g->round, b->tensors, b->n);
+	if (err)
+		return err;
+	narrow(g, b);
+	return sum_bucket(g, b, sum);
 }
 
 static int check_step(const struct tutti_gradients *g)
@@ -238,13 +331,27 @@ static int begin_all(struct tutti_gradients *g, tutti_rule rule)
 	return err;
 }
 
+/* Waits for the next bucket of this step. */
+static int finish_bucket(struct tutti_gradients *g, int contributors)
+{
+	const struct bucket *b = &g->buckets[g->weighed];
+	int all = g->round.group->n, err = tt_round_wait(&g->round, g->weighed + 1);
+
+	if (err)
+		return err;
+	widen(g, b);
+	if (g->round.rule == TUTTI_AVERAGE && contributors < all)
+		weigh(b, 0.5 * all / contributors);
+	g->weighed++;
+	return 0;
+}
+
 static int finish_step(struct tutti_gradients *g, int *contributors)
 {
-	int n = 0, all = g->round.group->n, err = tt_round_contributors(&g->round, &n);
+	int n = 0, err = tt_round_contributors(&g->round, &n);
 
-	for (; !err && g->weighed < g->n && !(err = tt_round_wait(&g->round, g->weighed + 1)); g->weighed++)
-		if (g->round.rule == TUTTI_AVERAGE && n < all)
-			weigh(&g->buckets[g->weighed], 0.5 * all / n);
+	while (!err && g->weighed < g->n)
+		err = finish_bucket(g, n);
 	if (err || (err = tt_round_end(&g->round)))
 		return err;
 	begin_step(g);
@@ -319,7 +426,132 @@ int tutti_gradients_apply(tutti_gradients *g, int *contributors)
 	return leave(g, apply(g, contributors));
 }
 
+static int next_bucket(struct tutti_gradients *g, int *first, int *n)
+{
+	int contributors, err = 0;
+
+	if (!g->whole.started)
+		return tt_fail(-EINVAL, "tutti_gradients_next: no end of a step was started");
+	if (g->weighed == g->n) {
+		*n = 0;
+		return 0;
+	}
+	if ((err = tt_round_contributors(&g->round, &contributors)) || (err = finish_bucket(g, contributors)))
+		return err;
+	const struct bucket *b = &g->buckets[g->weighed - 1];
+	*first = (int)(b->tensors - g->model.tensors);
+	*n = b->n;
+	return 0;
+}
+
+int tutti_gradients_next(tutti_gradients *g, int *first, int *n)
+{
+	int err = tt_given(g, "tutti_gradients_next: gradients");
+
+	if (err || (err = tt_given(first, "tutti_gradients_next: first")) ||
+	    (err = tt_given(n, "tutti_gradients_next: n")) || (err = tt_round_enter(&g->round, &g->handle)))
+		return err;
+	return leave(g, next_bucket(g, first, n));
+}
+
+/* ---- between steps ---- */
+
+static int check_between(const struct tutti_gradients *g, const char *call)
+{
+	if (!memchr(g->ready, true, (size_t)g->model.n) && !g->round.begun)
+		return 0;
+	return tt_fail(-EINVAL, "%s: gradients of a step are ready; tutti_gradients_sum or _average ends it", call);
+}
+
+static int find_norm(const struct tutti_gradients *g, double *norm)
+{
+	int err = check_between(g, "tutti_gradients_norm");
+	double sum = 0;
+
+	if (err)
+		return err;
+	for (int i = 0; i < g->model.n; i++) {
+		const tutti_tensor *t = &g->model.tensors[i];
+		sum += t->count ? tt_square_distance(t->data, NULL, t->count, t->type) : 0;
+	}
+	*norm = sqrt(sum);
+	return 0;
+}
+
+int tutti_gradients_norm(tutti_gradients *g, double *norm)
+{
+	int err = tt_given(norm, "tutti_gradients_norm: norm");
+
+	if (err || (err = enter(g, "tutti_gradients_norm: gradients")))
+		return err;
+	return leave(g, find_norm(g, norm));
+}
+
+static int move_to(struct tutti_gradients *g, const tutti_tensor *grads, int n)
+{
+	static const char what[] = "tutti_gradients_move";
+	struct tt_model model = { 0 };
+	int err = check_between(g, what);
+
+	if (!err && !(err = tt_model_open(&model, grads, n, what)) && !(err = tt_tensors_host_only(what, grads, n)) &&
+	    model.hash != g->model.hash)
+		err = tt_fail(-EINVAL, "%s: the list has tensors of other counts or types than at open", what);
+	if (!err)
+		memcpy(g->model.tensors, model.tensors, (size_t)n * sizeof *model.tensors);
+	tt_model_close(&model);
+	return err;
+}
+
+int tutti_gradients_move(tutti_gradients *g, const tutti_tensor *grads, int n)
+{
+	int err = enter(g, "tutti_gradients_move: gradients");
+
+	return err ? err : leave(g, move_to(g, grads, n));
+}
+
+static void drop_halves(struct tutti_gradients *g)
+{
+	tt_memory_free(g->halves);
+	free(g->rest);
+	g->halves = g->rest = NULL;
+}
+
+static int set_bf16(struct tutti_gradients *g, int on)
+{
+	int err = check_between(g, "tutti_gradients_bf16");
+	size_t count = place_halves(g);
+
+	if (err || (on != 0) == (g->halves != NULL) || !count)
+		return err;
+	if (!on) {
+		drop_halves(g);
+		return 0;
+	}
+	g->rest = calloc(count, sizeof *g->rest);
+	if (!g->rest || tt_memory_alloc(g->handle.job, count * sizeof(uint16_t), -1, &g->halves)) {
+		drop_halves(g);
+		return tt_fail(-ENOMEM, "tutti_gradients_bf16: no memory for %zu elements", count);
+	}
+	return 0;
+}
+
+int tutti_gradients_bf16(tutti_gradients *g, int on)
+{
+	int err = enter(g, "tutti_gradients_bf16: gradients");
+
+	return err ? err : leave(g, set_bf16(g, on));
+}
+
 /* ---- everybody's parameters ---- */
+
+/* Zeros, without the rest: this rank is not counted. */
+static void zero_halves(const struct tutti_gradients *g, struct bucket *b)
+{
+	if (!g->halves || !is_f32(b) || !b->count)
+		return;
+	memset((uint16_t *)g->halves + b->at, 0, b->count * sizeof(uint16_t));
+	b->narrowed = true;
+}
 
 static int sum_zeros(struct tutti_gradients *g)
 {
@@ -328,9 +560,14 @@ static int sum_zeros(struct tutti_gradients *g)
 	for (int i = 0; buckets_begun(g) == 0 && i < g->model.n; i++)
 		if (g->model.tensors[i].count)
 			memset(g->model.tensors[i].data, 0, bytes_of(&g->model.tensors[i]));
-	for (int b = buckets_begun(g); !err && b < g->n; b++)
-		err = tt_round_sum(&g->round, g->buckets[b].tensors, g->buckets[b].n);
-	return err ? err : tt_round_end(&g->round);
+	for (int b = buckets_begun(g); !err && b < g->n; b++) {
+		zero_halves(g, &g->buckets[b]);
+		err = sum_bucket(g, &g->buckets[b], tt_round_sum);
+	}
+	if (err || (err = tt_round_end(&g->round)))
+		return err;
+	begin_step(g);
+	return 0;
 }
 
 /* Goes on with the round that an interrupted call has begun. */

@@ -257,6 +257,144 @@ static void test_many(void)
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = sum_many }), 0);
 }
 
+/* ---- lists that differ; buckets as they come; the norm; other memory; bf16 on the wire ---- */
+
+static void refuse_lists(tutti *job)
+{
+	float x[8];
+	double y[8];
+	bool odd = tutti_rank(job) == 1;
+	tutti_tensor t[] = { { x, 2, TUTTI_F32 }, { x + 2, 3, TUTTI_F32 } };
+	tutti_gradients *g;
+	tutti_ea *ea;
+
+	CHECK(tutti_gradients_open(job, t, 2 - odd, 0, &g) == -EINVAL);
+	CHECK(strstr(tutti_why(), "there are 1 tensors on rank 1") && strstr(tutti_why(), "and 2 on rank 0"));
+	CHECK(tutti_gradients_open(job, t, 2, 8 + odd, &g) == -EINVAL && strstr(tutti_why(), "bucket_bytes is"));
+	t[1].count += odd;
+	CHECK(tutti_ea_open(job, t, 2, 1, 0.5, 0, &ea) == -EINVAL);
+	CHECK(strstr(tutti_why(), "tensor 1 has 4 f32 on rank 1") && strstr(tutti_why(), "and 3 f32 on rank 0"));
+	t[1] = (tutti_tensor){ odd ? (void *)y : x + 2, 3, odd ? TUTTI_F64 : TUTTI_F32 };
+	CHECK(tutti_gradients_open(job, t, 2, 0, &g) == -EINVAL);
+	CHECK(strstr(tutti_why(), "tensor 1 has 3 f64 on rank 1") && strstr(tutti_why(), "and 3 f32 on rank 0"));
+	CHECK(tutti_gradients_open(job, t, odd ? 0 : 2, 0, &g) == (odd ? -EINVAL : -ECONNABORTED));
+	CHECK(tutti_gradients_open(job, t, 1, 0, &g) == 0);
+	tutti_gradients_close(g);
+}
+
+static void test_lists(void) { on_wires(refuse_lists, 3); }
+
+/* Three buckets, the last tensors first; each is the program's as soon as it has come. */
+static void take_buckets(tutti *job)
+{
+	float x[4][3], other[4][3];
+	tutti_tensor t[4], moved[4];
+	int n = tutti_size(job), first, count, end;
+	tutti_op op = { 0 };
+	tutti_gradients *g;
+	double norm;
+
+	for (int i = 0; i < 4; i++) {
+		t[i] = (tutti_tensor){ x[i], 3, TUTTI_F32 };
+		moved[i] = (tutti_tensor){ other[i], i == 3 ? 2 : 3, TUTTI_F32 };
+	}
+	CHECK(tutti_gradients_open(job, t, 4, 24, &g) == 0);
+	CHECK(tutti_gradients_next(g, &first, &count) == -EINVAL);
+	CHECK(tutti_gradients_move(g, moved, 4) == -EINVAL && tutti_gradients_move(g, moved, 3) == -EINVAL);
+	moved[3].count = 3;
+	for (int step = 0; step < 3; step++) {
+		if (step == 1 && tutti_rank(job) == 0)
+			CHECK(tutti_gradients_move(g, moved, 4) == 0);
+		tutti_tensor *at = step && tutti_rank(job) == 0 ? moved : t;
+		for (int i = 0; i < 4; i++)
+			for (int k = 0; k < 3; k++)
+				((float *)at[i].data)[k] = (float)(tutti_rank(job) + i);
+		CHECK(tutti_gradients_average_start(g, &op) == 0);
+		CHECK(tutti_gradients_norm(g, &norm) == -EALREADY);
+		for (end = 4; tutti_gradients_next(g, &first, &count) == 0 && count; end = first) {
+			CHECK(count == 2 && first == end - 2);
+			for (int i = first; i < end; i++)
+				CHECK(((float *)at[i].data)[2] == (float)(n - 1) / 2 + (float)i);
+		}
+		CHECK(end == 0 && tutti_wait(&op, -1) == 0 && tutti_gradients_apply(g, &count) == 0 && count == n);
+	}
+	tutti_gradients_close(g);
+}
+
+static void test_buckets(void) { on_wires(take_buckets, 3); }
+
+/* All ranks get the same bits, those of a plain sum but for its last ones. */
+static void find_norm(tutti *job)
+{
+	tutti_tensor grads[TENSORS];
+	double norm, all[16], sum = 0;
+	tutti_gradients *g;
+
+	make_model(job, grads);
+	CHECK(tutti_gradients_open(job, grads, TENSORS, 0, &g) == 0);
+	for (int i = 0; i < TENSORS; i++)
+		set(&grads[i], tutti_rank(job) + i);
+	CHECK(tutti_gradients_ready(g, 0) == 0 && tutti_gradients_norm(g, &norm) == -EINVAL);
+	CHECK(tutti_gradients_average(g, NULL) == 0 && tutti_gradients_norm(g, &norm) == 0);
+	for (int i = 0; i < TENSORS; i++)
+		for (size_t k = 0; k < grads[i].count; k++)
+			sum += get(&grads[i], k) * get(&grads[i], k);
+	CHECK(fabs(norm - sqrt(sum)) <= 1e-12 * norm);
+	CHECK(tutti_allgather(job, &norm, sizeof norm, all, NULL) == 0);
+	for (int r = 0; r < tutti_size(job); r++)
+		CHECK(!memcmp(&all[r], &norm, sizeof norm));
+	for (int bad = 0; bad < 2; bad++) {
+		set(&grads[0], bad ? INFINITY : NAN);
+		CHECK(tutti_gradients_norm(g, &norm) == 0 && !isfinite(norm));
+	}
+	CHECK(tutti_gradients_norm(g, NULL) == -EINVAL && tutti_gradients_norm(NULL, &norm) == -EINVAL);
+	tutti_gradients_close(g);
+	free_model(job, grads);
+}
+
+static void test_norm(void) { on_wires(find_norm, 3); }
+
+/* 1 + 2^-10 is halfway between no two numbers of bf16: each step alone gives 1. */
+static void feed_back(tutti *job)
+{
+	enum { STEPS = 64, N = 37 };
+	const float given = 1 + 0x1p-10f;
+	float x[N], y[2];
+	double wide[3] = { 0 }, sum = 0;
+	tutti_tensor t[] = { { x, N, TUTTI_F32 }, { wide, 3, TUTTI_F64 }, { y, 2, TUTTI_F32 } };
+	tutti_gradients *g;
+	int n;
+
+	CHECK(tutti_gradients_open(job, t, 3, 0, &g) == 0);
+	CHECK(tutti_gradients_bf16(g, 1) == 0 && tutti_gradients_bf16(g, 1) == 0);
+	for (int step = 0; step < STEPS; step++) {
+		for (int i = 0; i < N; i++)
+			x[i] = given;
+		y[0] = y[1] = step == 3 ? INFINITY : 2;
+		wide[2] = 1 + 0x1p-40;
+		CHECK(tutti_gradients_average(g, &n) == 0 && n == tutti_size(job));
+		sum += (double)x[N - 1];
+		CHECK(x[0] == x[N - 1] && (x[0] == 1 || x[0] == 1 + 0x1p-7f));
+		CHECK(step == 3 ? isinf(y[1]) : y[1] == 2);
+		CHECK(wide[2] == 1 + 0x1p-40);
+	}
+	CHECK(fabs(sum / STEPS - (double)given) <= 0x1p-8 / STEPS);
+	CHECK(tutti_gradients_ready(g, 0) == 0 && tutti_gradients_bf16(g, 0) == -EINVAL);
+	CHECK(tutti_gradients_average(g, NULL) == 0 && tutti_gradients_bf16(g, 0) == 0);
+	CHECK(tutti_gradients_bf16(g, 1) == 0);
+	for (int step = 0; tutti_rank(job) == 0 && step < 2; step++) { /* the others give zeros */
+		x[5] = 2;
+		CHECK(tutti_gradients_average(g, &n) == 0 && n == 1 && x[5] == 2);
+	}
+	CHECK(tutti_gradients_synchronize(g, t, 1) == 0);
+	if (tutti_rank(job) == 1)
+		CHECK(tutti_gradients_bf16(g, 0) == 0);
+	CHECK(tutti_gradients_average(g, NULL) == -EBADMSG && strstr(tutti_why(), "f32") && strstr(tutti_why(), "bf16"));
+	tutti_gradients_close(g);
+}
+
+static void test_feedback(void) { on_wires(feed_back, 2); }
+
 static void refuse_gradients(tutti *job)
 {
 	float x = 1, y = 1;
@@ -1029,31 +1167,36 @@ static int step_sgd(struct life *l, tutti_gradients *g)
 	return 0;
 }
 
-static int recover_sgd(struct life *l, tutti_gradients *g)
+static int open_life_sgd(struct life *l, tutti_gradients **g)
+{
+	return CALL(l, tutti_gradients_open(l->group, l->grads, 2, 4096, g));
+}
+
+static int recover_sgd(struct life *l, tutti_gradients **g)
 {
 	int err = shrink(l);
 
-	if (err || (err = CALL(l, tutti_gradients_regroup(g, l->group))))
+	if (err || (err = *g ? CALL(l, tutti_gradients_regroup(*g, l->group)) : open_life_sgd(l, g)))
 		return err;
-	err = CALL(l, tutti_gradients_synchronize(g, l->params, 2));
+	err = CALL(l, tutti_gradients_synchronize(*g, l->params, 2));
 	if (err != -ENODATA)
 		return err;
 	emptied++;
 	memset(l->p, 0, LARGE * sizeof *l->p);
-	return CALL(l, tutti_gradients_synchronize(g, l->params, 2));
+	return CALL(l, tutti_gradients_synchronize(*g, l->params, 2));
 }
 
 static void live_with_sgd(tutti *job)
 {
 	struct life l = begin_life(job);
-	tutti_gradients *g;
-	int err = tutti_gradients_open(job, l.grads, 2, 4096, &g), tries = 0;
+	tutti_gradients *g = NULL;
+	int err = open_life_sgd(&l, &g), tries = 0;
 
-	while (!err && (int)l.p[0] < GOAL) {
-		if (!(err = step_sgd(&l, g)) && (int)l.p[0] % 3 == 0)
+	while (tries < TRIES && !tt_sim_killed(l.rank) && (int)l.p[0] < GOAL) {
+		if (!err && !(err = step_sgd(&l, g)) && (int)l.p[0] % 3 == 0)
 			err = CALL(&l, tutti_gradients_synchronize(g, l.params, 2));
 		while (err && tries++ < TRIES && !tt_sim_killed(l.rank))
-			err = recover_sgd(&l, g);
+			err = recover_sgd(&l, &g);
 	}
 	tutti_gradients_close(g);
 	end_life(&l, err);
@@ -1314,6 +1457,10 @@ static CU_TestInfo tests[] = {
 	{ "all-reduce SGD", test_sgd },
 	{ "gradients in the background", test_background },
 	{ "many buckets", test_many },
+	{ "lists that differ", test_lists },
+	{ "buckets as they come", test_buckets },
+	{ "the norm of gradients", test_norm },
+	{ "bf16 with error feedback", test_feedback },
 	{ "gradients refused", test_refused_gradients },
 	{ "elastic averaging", test_elastic },
 	{ "looks at the center", test_looks },

@@ -412,12 +412,30 @@ static void open_again(struct walk *w, int (*call)(struct walk *))
 /* averaging */
 
 static tutti_tensor tensor_of(struct walk *w) { return (tutti_tensor){ w->in, COUNT, TUTTI_F32 }; }
-static void open_gradients(struct walk *w)
+static int gradients_open(struct walk *w)
 {
 	tutti_tensor t = tensor_of(w);
-	OK(tutti_gradients_open(w->group, &t, 1, 0, &w->gradients) == 0);
+	return tutti_gradients_open(w->group, &t, 1, 0, &w->gradients);
 }
-static void close_gradients(struct walk *w) { tutti_gradients_close(w->gradients); }
+static void open_gradients(struct walk *w) { OK(gradients_open(w) == 0); }
+static void close_gradients(struct walk *w)
+{
+	tutti_gradients_close(w->gradients);
+	w->gradients = NULL;
+}
+static int gradients_regroup(struct walk *w) { return tutti_gradients_regroup(w->gradients, w->group); }
+static void start_gradients(struct walk *w)
+{
+	open_gradients(w);
+	w->op = (tutti_op){ 0 };
+	if (walks(w))
+		OK(tutti_gradients_average_start(w->gradients, &w->op) == 0);
+}
+static int gradients_next(struct walk *w)
+{
+	int first, n;
+	return walks(w) ? tutti_gradients_next(w->gradients, &first, &n) : tutti_gradients_average(w->gradients, NULL);
+}
 static int sum(struct walk *w) { return tutti_gradients_sum(w->gradients, NULL); }
 static int average(struct walk *w) { return tutti_gradients_average(w->gradients, NULL); }
 static int synchronize(struct walk *w)
@@ -714,6 +732,9 @@ static const struct wait waits[] = {
 	{ "tutti_table_load", open_saved, load, load_again, close_table, 0, STOPPED },
 	{ "tutti_table_reopen", open_closed, reopen, open_again, close_table, 0, BOTH },
 
+	{ "tutti_gradients_open", nothing, gradients_open, call_on_both, close_gradients, 1, BOTH },
+	{ "tutti_gradients_regroup", open_gradients, gradients_regroup, call_on_both, close_gradients, 1, BOTH },
+	{ "tutti_gradients_next", start_gradients, gradients_next, call_on_both, close_gradients, 0, BOTH },
 	{ "tutti_gradients_sum", open_gradients, sum, call_on_both, close_gradients, 0, BOTH },
 	{ "tutti_gradients_average", open_gradients, average, call_on_both, close_gradients, 0, BOTH },
 	{ "tutti_gradients_synchronize", open_gradients, synchronize, call_on_both, close_gradients, 0, BOTH },

@@ -57,7 +57,18 @@ describe('tutti', function()
          assert(params[1][1] == 2)
          grads[2]:fill(1)
          local op = g:sum_start()
+         local seen = {}
+         for first, last in g:buckets() do
+            seen[#seen + 1] = first .. '-' .. last .. ':' .. grads[first][1]
+         end
          assert(op:wait() == 2 and grads[2][1] == 2)
+         assert(seen[1] == '2-2:2' and #seen == 2, table.concat(seen, ' '))
+         local others = { T.FloatTensor(3):fill(2), T.DoubleTensor(2):fill(0) }
+         g:move(others)
+         g:bf16()
+         assert(g:average() == 2 and math.abs(g:norm() - math.sqrt(12)) < 1e-15)
+         assert(not pcall(g.move, g, { T.FloatTensor(2) }))
+         g:bf16(false)
          local file = os.tmpname()
          g:save(file)
          g:load(file)

@@ -51,6 +51,37 @@ def test_gradients(ranks):
     assert "numpy.ascontiguousarray" in said[2] and "f32, f64, f16 or bf16" in said[3] and len(said) == 5
 
 
+def test_gradients_as_they_come(ranks):
+    def program():
+        import math, numpy as np, tutti
+        job = tutti.init()
+        me = job.rank
+        a, b = np.zeros(6, "f4"), np.zeros(6, "f4")
+        g = tutti.Gradients([a, b], bucket_bytes=8)
+        a[:], b[:] = me, me + 2
+        started = g.average_start()
+        seen = [(r, float((a, b)[r[0]][0])) for r in g.buckets()]
+        assert seen == [(range(1, 2), 2.5), (range(0, 1), 0.5)], seen
+        started.wait(20)
+        assert g.apply() == 2
+        other = [np.full(6, 1 + 2 ** -10, "f4"), np.zeros(6, "f4")]
+        g.move(other)
+        g.bf16()
+        assert g.sum() == 2 and (other[0] == 2).all() and g.norm() == math.sqrt(24), other
+        g.bf16(False)
+        other[1][2] = math.nan
+        assert math.isnan(g.norm())
+        for bad in (lambda: g.move([a]), lambda: tutti.Gradients([a[me:]]), lambda: next(g.buckets())):
+            try:
+                bad()
+                raise SystemExit("not refused")
+            except ValueError as e:
+                print(e)
+
+    said = ranks(2, program)[0]
+    assert "tensor 0 has 5 f32 on rank 1" in said and "and 6 f32 on rank 0" in said, said
+
+
 @pytest.mark.transports("tcp")
 def test_gradients_regroup(ranks):
     def program():

@@ -103,7 +103,7 @@ EXITS = [  # what a rank does, its exit status, and what rank 0, whom it has not
      "threading.Thread(target=busy, daemon=True).start()\ntime.sleep(0.1)", 0, "RankLeft"),
     ("cycle = [job.recv_start(x, 0)]\ncycle.append(cycle)\ndel job, x, cycle", 0, "RankLeft"),
     ("builtins.kept = [tutti.Window('w', x), tutti.empty(9), job.recv_start(x, 0),\n"
-     "    tutti.Gossip('g', [x]), tutti.Queue('q', 0, 64), tutti.Gradients([x])]", 0, "RankLeft"),
+     "    tutti.Gossip('g', [x]), tutti.Queue('q', 0, 64)]", 0, "RankLeft"),
     ("job.leave_on(signal.SIGTERM)\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)", -15, "RankLeft"),
     ("signal.signal(signal.SIGALRM, lambda *_: sys.exit(4))\n"
      "signal.setitimer(signal.ITIMER_REAL, 0.05)\njob.recv(x, 0)", 4, "RankLeft"),

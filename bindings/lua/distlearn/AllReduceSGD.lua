@@ -18,9 +18,14 @@ end
 local function over_group(group)
    local gradients, opened
    local function open(leaves) -- programs may have new tensors in each step
-      if gradients and same(leaves, opened) then return gradients end
-      if gradients then gradients:close() end
-      gradients, opened = tutti.Gradients.open(group, leaves), leaves
+      if not gradients then
+         gradients = tutti.Gradients.open(group, leaves)
+      elseif not same(leaves, opened) and not pcall(gradients.move, gradients, leaves) then -- of another model
+         gradients:close()
+         gradients = nil
+         gradients = tutti.Gradients.open(group, leaves)
+      end
+      opened = leaves
       return gradients
    end
    local function zeros_like(params)

@@ -18,8 +18,10 @@ average.Gradients = Gradients
 -- grads: a tensor or a table of tensors. options: bucket_bytes.
 function Gradients.open(group, grads, options)
    local list, n, hold = memory.tensors(grads)
-   return handle.open(Gradients, 'tutti_gradients', { hold, group }, group.c, list, n,
-                      options and options.bucket_bytes or 0)
+   local object = handle.open(Gradients, 'tutti_gradients', { hold, group }, group.c, list, n,
+                              options and options.bucket_bytes or 0)
+   object._group = group
+   return object
 end
 
 -- Gradient i of this step (from 1 up) is computed: its sum may begin.
@@ -64,6 +66,33 @@ end
 -- Saves how many steps this rank has had since the last synchronization into a file, and loads that.
 function Gradients:save(path) check(lib.tutti_gradients_save(self.c, path)) end
 function Gradients:load(path) check(lib.tutti_gradients_load(self.c, path)) end
+
+-- For the end of a step that was started: for first, last in g:buckets() do ... end. Gradients first to last are then the
+-- sum or the average, and the program's; the last ones come first. The operation's wait() ends the step.
+function Gradients:buckets()
+   local first, n = COUNT(), COUNT()
+   return function()
+      check(lib.tutti_gradients_next(self.c, first, n))
+      if n[0] > 0 then return first[0] + 1, first[0] + n[0] end
+   end
+end
+
+-- The L2 norm of all gradients together, between steps. It is finite only if all gradients are.
+function Gradients:norm()
+   local norm = ffi.new 'double[1]'
+   check(lib.tutti_gradients_norm(self.c, norm))
+   return norm[0]
+end
+
+-- From the next step on the gradients are these, of the same counts and types.
+function Gradients:move(grads)
+   local list, n, hold = memory.tensors(grads)
+   check(lib.tutti_gradients_move(self.c, list, n))
+   handle.hold(self, { hold, self._group })
+end
+
+-- Gradients of float travel as bf16 from the next step on, with error feedback (on: false: as they are).
+function Gradients:bf16(on) check(lib.tutti_gradients_bf16(self.c, on == false and 0 or 1)) end
 
 -- Goes on in another group, after shrink or grow.
 function Gradients:regroup(group) check(lib.tutti_gradients_regroup(self.c, group.c)) end

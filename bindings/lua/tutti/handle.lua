@@ -18,6 +18,11 @@ function handle.new(class, c, close, hold)
    return setmetatable({ c = c, _key = key, _close = close }, class)
 end
 
+-- The open handle uses this from now on, and no longer what it was given.
+function handle.hold(object, hold)
+   held[object._key] = hold
+end
+
 -- Opens by the library's function NAME_open, whose last argument is where the handle goes: the ones before are given.
 function handle.open(class, name, hold, ...)
    local place, n, arguments = ffi.new(name .. ' *[1]'), select('#', ...), { ... }

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 from ._buffer import SIZES
 from ._call import NULL, Path, call, ffi, lib, path
@@ -41,7 +41,8 @@ class Gradients(Handle):
     """All-reduce SGD: every rank ends a step with the sum or the average of all ranks' gradients.
 
     tensors: the gradients, in the order of the layers, of float32, float64, float16 or bfloat16; the same counts and
-    types on all ranks. The sums come in place. bucket_bytes: how many bytes are summed at a time; 0: 16 MiB.
+    types on all ranks, or Gradients raises InvalidArgument on all of them. The sums come in place. bucket_bytes: how
+    many bytes are summed at a time; 0: 16 MiB. Blocks until all ranks have called.
 
     Ranks may take different numbers of steps: a rank that has no step left calls `synchronize`. After an error other
     than an interruption all calls raise the same error, until `regroup`. One thread at a time uses the object.
@@ -87,6 +88,44 @@ class Gradients(Handle):
         Cancelling the operation gives the step up, on all ranks.
         """
         return Operation(self.group, lib.tutti_gradients_average_start, (self._handle,), self)
+
+    def buckets(self) -> Iterator[range]:
+        """Yields the gradients of each bucket of the end that was started, by their numbers, as soon as they have come.
+
+        These gradients are then the sum or the average: an optimizer can move their parameters while later buckets are
+        on their way. The last gradients come first. `apply` ends the step.
+        """
+        first, n = ffi.new("int *"), ffi.new("int *")
+        while True:
+            call(lib.tutti_gradients_next, self._handle, first, n)
+            if not n[0]:
+                return
+            yield range(first[0], first[0] + n[0])
+
+    def norm(self) -> float:
+        """The L2 norm of all gradients together, in double precision, between steps.
+
+        Behind a step all ranks get the same bits. The norm is finite only if all gradients are.
+        """
+        norm = ffi.new("double *")
+        call(lib.tutti_gradients_norm, self._handle, norm)
+        return float(norm[0])
+
+    def move(self, tensors: Any) -> None:
+        """From the next step on the gradients are these tensors, of the same counts and types. Other ranks need not move.
+
+        For programs that have new gradients in each step, as torch has after `optimizer.zero_grad()`.
+        """
+        model = Model(tensors)
+        call(lib.tutti_gradients_move, self._handle, model.list, len(model))
+        self._model = model
+
+    def bf16(self, on: bool = True) -> None:
+        """From the next step on float32 gradients travel as bfloat16, half the bytes, with error feedback.
+
+        What rounding takes away from this rank's gradient is added to its next one. All ranks must have the same.
+        """
+        call(lib.tutti_gradients_bf16, self._handle, on)
 
     def apply(self) -> int:
         """Ends the step that was started, once its operation has ended. Returns how many ranks have contributed.
