@@ -70,7 +70,7 @@ static int name_tensor(const char *what, const char *odd, const struct listed *b
 	int64_t i = 0;
 
 	if (n != m)
-		return tt_fail(-EINVAL, "%s: there are %lld tensors on %s, and %lld on %s: it must be the same on all",
+		return tt_fail(-EINVAL, "%s: the number of tensors is %lld on %s, and %lld on %s: it must be the same on all",
 		               what, (long long)m, odd, (long long)n, first);
 	while (i < n - 1 && a[i].count == b[i].count && a[i].type == b[i].type)
 		i++;

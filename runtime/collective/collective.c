@@ -1051,13 +1051,20 @@ static uint32_t notify_value(unsigned slot, uint32_t seq, unsigned lane)
 	return TT_NOTIFY_COLLECTIVE | slot << 13 | (seq % (4 * IN_FLIGHT_MAX)) << 1 | lane;
 }
 
+/* Partial sums in the call's room: if a net pins, the room is pinned. */
+static bool is_scratch(const struct tt_coll *c, const void *at)
+{
+	return c->room && at && tt_scratch_pinned(&c->job->scratch, at);
+}
+
 /* Bytes that lie apart are copied, and so are those that the net needs pinned and the call has not pinned. */
 int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t offset, const struct tt_vector *v,
                 size_t at, size_t len, unsigned lane, bool last)
 {
 	struct tt_run r = v ? tt_vector_run(v, at, len) : (struct tt_run){ 0 };
 	struct tt_pinned *pinned = find_pinned(c, r.in, len);
-	bool copy = r.len < len || (!pinned && len > tt_member_net(tt_group_member(c->group, to))->copy_max);
+	bool copy = r.len < len || (!pinned && !is_scratch(c, r.in) &&
+	                            len > tt_member_net(tt_group_member(c->group, to))->copy_max);
 	struct coll_post *cp = new_post(c, copy ? len : 0);
 
 	if (!cp)

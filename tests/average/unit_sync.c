@@ -269,7 +269,7 @@ static void refuse_lists(tutti *job)
 	tutti_ea *ea;
 
 	CHECK(tutti_gradients_open(job, t, 2 - odd, 0, &g) == -EINVAL);
-	CHECK(strstr(tutti_why(), "there are 1 tensors on rank 1") && strstr(tutti_why(), "and 2 on rank 0"));
+	CHECK(strstr(tutti_why(), "tensors is 1 on rank 1") && strstr(tutti_why(), "and 2 on rank 0"));
 	CHECK(tutti_gradients_open(job, t, 2, 8 + odd, &g) == -EINVAL && strstr(tutti_why(), "bucket_bytes is"));
 	t[1].count += odd;
 	CHECK(tutti_ea_open(job, t, 2, 1, 0.5, 0, &ea) == -EINVAL);
