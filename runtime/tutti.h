@@ -977,17 +977,18 @@ int tutti_gradients_average_start(tutti_gradients *, tutti_op *op);
 /* Ends the step that was started: from now on the gradients are the sum or average, and the program's. *contributors as
  * above. Does not block. -EINPROGRESS: the operation runs; -EINVAL: nothing was started; or the operation's error. */
 int tutti_gradients_apply(tutti_gradients *, int *contributors);
-/* Waits for the next bucket of the end that was started, and gives it to the program: gradients *first to *first + *n - 1
- * are the sum or average, so an optimizer can move their parameters while later buckets are on their way. The last
- * gradients come first. *n is 0 when all have come; then tutti_wait(op) and tutti_gradients_apply end the step, as they
- * do at any time. Blocks. -EINVAL: nothing was started; -EINTR: call it again; or the operation's error. */
+/* Waits for the next bucket of the end that was started, and gives it to the program: gradients *first to
+ * *first + *n - 1 are the sum or average, so an optimizer can move their parameters while later buckets are on their
+ * way. The last gradients come first. *n is 0 when all have come; then tutti_wait(op) and tutti_gradients_apply end the
+ * step, as they do at any time. Blocks. -EINVAL: nothing was started; -EINTR: call it again; or the operation's error.
+ */
 int tutti_gradients_next(tutti_gradients *, int *first, int *n);
 /* Between steps. The L2 norm of all gradients together: the root of the sum of their squares, in f64, in an order that
  * depends on the list alone: behind a step the same bits on all ranks. It is finite only if all gradients are (and, of
  * f64, the sum of their squares is), so one pass serves clipping and loss scaling. -EINVAL: gradients are ready. */
 int tutti_gradients_norm(tutti_gradients *, double *norm);
-/* Between steps. From now on the gradients are these n tensors, of the same counts and types: where a backward pass puts
- * them elsewhere in each step. Local. -EINVAL: other counts or types; gradients are ready. */
+/* Between steps. From now on the gradients are these n tensors, of the same counts and types: where a backward pass
+ * puts them elsewhere in each step. Local. -EINVAL: other counts or types; gradients are ready. */
 int tutti_gradients_move(tutti_gradients *, const tutti_tensor *grads, int n);
 /* Between steps. on: from the next step on gradients of f32 travel as bf16, half the bytes, with error feedback; 0: as
  * f32, as at first. All ranks must have the same in a step. For a rank's gradient g and its residual e, 0 at first:
@@ -995,8 +996,8 @@ int tutti_gradients_move(tutti_gradients *, const tutti_tensor *grads, int n);
  *   q = bf16(g + e);  e = g + e - q;  all ranks get bf16(sum of q), or bf16(sum of q / contributors)
  *
  * so what rounding takes away from a rank's gradient is given in later steps. Source: Seide et al., "1-bit stochastic
- * gradient descent", Interspeech 2014; Karimireddy et al., arXiv 1901.09847. The rounding of the result is not fed back.
- * Where g + e is not finite, e is 0. Takes 6 bytes an element. -ENOMEM. -EINVAL: gradients are ready. */
+ * gradient descent", Interspeech 2014; Karimireddy et al., arXiv 1901.09847. The rounding of the result is not fed
+ * back. Where g + e is not finite, e is 0. Takes 6 bytes an element. -ENOMEM. -EINVAL: gradients are ready. */
 int tutti_gradients_bf16(tutti_gradients *, int on);
 /* This rank has no steps left: takes part with zeros in those of the others (for which its gradients' memory is used)
  * until all ranks call it. Then the parameters of the rank with most steps since the last time (of several, the lowest;
@@ -1007,8 +1008,8 @@ int tutti_gradients_bf16(tutti_gradients *, int on);
 int tutti_gradients_synchronize(tutti_gradients *, const tutti_tensor *params, int n);
 /* Goes on in another group, after tutti_group_shrink or tutti_group_grow: counted steps stay, the one under way is
  * forgotten. Ranks that are new open one of their own meanwhile. Then all call tutti_gradients_synchronize, since one
- * may have had a step that another has not. Blocks while the old group's calls end, and until all ranks of the new group
- * have called it or tutti_gradients_open. -EINVAL: as that. */
+ * may have had a step that another has not. Blocks while the old group's calls end, and until all ranks of the new
+ * group have called it or tutti_gradients_open. -EINVAL: as that. */
 int tutti_gradients_regroup(tutti_gradients *, tutti *group);
 /* Save and load how many steps this rank has had since the last synchronization, between two steps. */
 int tutti_gradients_save(tutti_gradients *, const char *path);

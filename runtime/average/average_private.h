@@ -13,8 +13,8 @@ int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, c
 int tt_schedule_compare(tutti *group, int i, const char *what, const char *member, double theirs, double mine);
 int tt_schedule_compare_words(tutti *group, int i, const char *what, const char *member, const char *theirs,
                               const char *mine);
-/* all: of each rank, len bytes that begin with its model's hash. 0: all ranks have tensors of the same counts and types.
- * Else -EINVAL, with a sentence that names the tensor and both values. A collective: all ranks call it with the same. */
+/* all: of each rank, len bytes that begin with its model's hash. 0: all ranks have tensors of the same counts and
+ * types. Else -EINVAL, with a sentence that names the tensor and both values. A collective: all ranks call it. */
 int tt_schedule_compare_models(tutti *group, const char *what, const void *all, size_t len, const struct tt_model *);
 
 /* 0: rank i's call goes well. -ECONNABORTED: it has failed with err, for a reason that its own program hears. */

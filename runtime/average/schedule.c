@@ -70,8 +70,8 @@ static int name_tensor(const char *what, const char *odd, const struct listed *b
 	int64_t i = 0;
 
 	if (n != m)
-		return tt_fail(-EINVAL, "%s: the number of tensors is %lld on %s, and %lld on %s: it must be the same on all",
-		               what, (long long)m, odd, (long long)n, first);
+		return tt_fail(-EINVAL, "%s: the number of tensors is %lld on %s, and %lld on %s: it must be the same "
+		               "on all", what, (long long)m, odd, (long long)n, first);
 	while (i < n - 1 && a[i].count == b[i].count && a[i].type == b[i].type)
 		i++;
 	return tt_fail(-EINVAL, "%s: tensor %lld has %llu %s on %s, and %llu %s on %s: it must be the same on all",

@@ -117,7 +117,7 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 	bool may_leave_messages;    /* it may end before all messages for it have been taken */
 	int err, culprit;           /* culprit: the job's rank to name, or -1 */
 	uint32_t *notified_by;      /* notifies that have come, at [2 * seat + lane]; NULL: none are expected */
-	int (*prepare)(struct tt_coll *); /* with the lock, before the call begins: 0, -errno: it does not; may be NULL */
+	int (*prepare)(struct tt_coll *); /* with the lock, before the call begins; -errno: it does not. May be NULL */
 	void *room;                 /* of scratch.c, until the end: operations may use it; NULL: none */
 	void *taken;                /* the message that the last take returned, if it is to be freed */
 	struct tt_timer stale;      /* runs while a rank has given up and the reason is not known yet */
@@ -200,7 +200,7 @@ struct tt_transfer { /* the collective fills in the first part; a transfer that 
 	size_t at, len;             /* of the vector: what is sent; or where it goes, or what it is combined with */
 	bool given;                 /* what is sent, or combined with what comes, is what the caller gave (`in`) */
 	bool combine;               /* the same at both ends */
-	bool partial;               /* the same at both ends: f32 of `wide` travels; `at` and `len` count its bytes */
+	bool partial;               /* the same at both ends: f32 of `wide` travels; at and len count its bytes */
 	bool last;                  /* in: the sum is complete: it is divided, for an average, and rounded */
 	int after;                  /* out: the first `after` transfers in may bring bytes that this one sends */
 
@@ -216,7 +216,7 @@ struct tt_transfers {
 	struct tt_coll *coll;
 	struct tt_vector vector;
 	size_t width;               /* of an element, where transfers combine */
-	float *wide;                /* of f16 and bf16: has the partial sums, element by element. NULL: the vector has */
+	float *wide;                /* of f16 and bf16: has partial sums, element by element. NULL: the vector has */
 	tutti_type type;
 	tutti_rule rule;
 	struct tt_transfer *in, *out; /* `in` are taken strictly in order; `out` are sent in order as far as they may */
@@ -418,7 +418,7 @@ struct tt_exchange { /* an all-reduce among some ranks of a group */
 	size_t count, width;        /* elements, and bytes of one */
 	tutti_type type;
 	tutti_rule rule;            /* AVERAGE: of all ranks of the group */
-	float *wide;                /* of f16 and bf16: memory for partial sums of all elements. NULL: they are rounded */
+	float *wide;                /* of f16 and bf16: memory for partial sums of all elements; or NULL */
 	bool summed;                /* `wide` has what this rank gives; else `in` has */
 	void *state;                /* the algorithm's own, from begin() to release() */
 };

@@ -43,8 +43,8 @@ const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL:
 
 /* ---- feedback.c ---- */
 
-/* to = bf16(g + rest), then rest = g + rest - to; where that is no number, rest is 0. They do not overlap. g: f32 at any
- * alignment. */
+/* to = bf16(g + rest), then rest = g + rest - to; where that is no number, rest is 0. They do not overlap. g: f32 at
+ * any alignment. */
 void tt_feed_back(uint16_t *to, float *rest, const void *g, size_t count);
 
 /* ---- norm.c ---- */

@@ -397,8 +397,8 @@ static void check_halves(tutti *job, tutti_type type, tutti_rule rule)
 	CHECK(is_exact(got, sum, HALVES, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
 	CHECK(memcmp(got, again, HALVES * sizeof *got) == 0 && is_same_everywhere(job, got));
 	memcpy(again, mine, HALVES * sizeof *got);
-	CHECK(tutti_allreduce_tensors(job, (tutti_tensor[]){ { again, 77, type }, { again + 77, HALVES - 77, type } }, 2,
-	                              rule, NULL) == 0);
+	const tutti_tensor two[] = { { again, 77, type }, { again + 77, HALVES - 77, type } };
+	CHECK(tutti_allreduce_tensors(job, two, 2, rule, NULL) == 0);
 	CHECK(memcmp(got, again, HALVES * sizeof *got) == 0);
 	CHECK(tutti_reduce(job, mine, again, HALVES, type, rule, 0, NULL) == 0);
 	CHECK(tutti_rank(job) || is_exact(again, sum, HALVES, type, rule == TUTTI_AVERAGE ? tutti_size(job) : 1));
