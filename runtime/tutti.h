@@ -1240,7 +1240,8 @@ tutti_table *tutti_center_table(tutti_center *);
  * Each rank publishes its copy of the model now and then, and averages what it has with the published copy of one other
  * rank: x = (1 - f) x + f y. Nobody is asked and nobody locks: the reader takes the bytes by itself, out of a buffer
  * that the owner leaves alone, and drops what it read if the owner has begun to write there meanwhile. A rank that is
- * slow, stopped or dead delays nobody. The ranks of all functions here are the job's (tutti_job).
+ * slow, stopped or dead delays nobody. The ranks of all functions here are the job's (tutti_job). Peers are all ranks
+ * of the job, or the other ranks of the group that the gossip was opened with.
  *
  * A round:   publish(loss)    from now on others may read this model; a peer is chosen, and its model comes meanwhile
  *            one step of training
@@ -1285,10 +1286,12 @@ typedef struct tutti_gossip_config {
 	double fetch_probability; /* of a round to have a peer at all; 1 */
 	int buffers;              /* of the model's size, 2 to 4; push: 3 or 4; one more with a model that the library
 	                           * holds. 0: 3, push 4. More of them: readers are overtaken less often */
-	int timeout_ms;           /* how long mix waits, from 1 up; 1000 */
+	int timeout_ms;           /* how long mix waits. 0: four times as long as the slowest of the recent fetches
+	                           * took, at least 50 ms; 1000 ms before the first fetch has ended */
 	uint64_t seed;            /* of the choices, together with the rank; 0: another one each time */
 	double clock;             /* at the start; 0. Of a rank that goes on from a save: as it was */
-	double weight;            /* push-sum: at the start, above 0; NaN: 1 / ranks that the job was started with */
+	double weight;            /* push-sum: at the start, above 0; NaN: 1 / ranks that the job was started with, or
+	                           * of the group */
 	int (*choose)(void *arg); /* OWN: publish calls it once others may read this model; returns a rank, or
 	                           * -1: none */
 	void *arg;
@@ -1304,12 +1307,14 @@ int tutti_gossip_configure(tutti *, tutti_gossip_config *);
 typedef struct tutti_gossip tutti_gossip;
 /* Opens a gossip under a name of 1 to 160 bytes, with the same model on all ranks. A list with data NULL everywhere:
  * the library holds the model. Local: does not wait for others, which may come late. One thread at a time uses it.
+ * With a group of tutti_group_split or tutti_group_of, the peers are the other ranks of the group. With every other
+ * group, they are all ranks of the job, also ranks that come late.
  * A model may lie on one GPU, with TUTTI_GOSSIP_PULL. -EINVAL: also a config whose parts contradict each other;
  * -EEXIST: the name is open here; -ENOMEM; -ENOTSUP: such a model with another way, or in two places, or this build
  * has no kernels for GPUs. */
 int tutti_gossip_open(tutti *, const char *name, const tutti_tensor *model, int n, const tutti_gossip_config *,
                       tutti_gossip **);
-/* Ends this rank's part. Weight that is on its way, to this rank or from it, is lost. NULL is allowed. Blocks until
+/* Ends this rank's part. Its weight goes with it, and the other ranks count that as lost. NULL is allowed. Blocks until
  * what is under way has ended, for TUTTI_SILENCE at most. The memory of tutti_gossip_model ends with it. */
 void tutti_gossip_close(tutti_gossip *);
 /* Gives the places of the n tensors in the library's buffers, until the next publish or mix: *now* the published model,
@@ -1368,10 +1373,10 @@ double tutti_gossip_value(const tutti_gossip *);
 typedef struct tutti_gossip_info {
 	double clock;
 	double weight;            /* push-sum: mine; ... */
-	double in_flight;         /* ... given, and not known to be taken; ... */
-	double lost;              /* ... given to ranks that have gone since, less what came from them. Of all that are
-	                           * left together, and what the gone ones began with: exactly what is missing */
-	int offers;               /* push: gifts that have come, and wait for mix */
+	double in_flight;         /* ... given and not taken yet, or taken and not mixed yet; ... */
+	double lost;              /* ... given to ranks that have gone or closed since, less what came from them. Of all
+	                           * that are left together, and what the others began with: exactly what is missing */
+	int offers;               /* push: ranks that have offered a gift, which waits for mix or was withdrawn since */
 	int peers;                /* how many are there. 0: all have gone; or this rank was silent for too long, and
 	                           * they go on without it: then it leaves the job, and joins it again */
 	uint64_t published, mixed, retries;
@@ -1382,8 +1387,10 @@ int tutti_gossip_look(tutti_gossip *, tutti_gossip_info *); /* does not block */
  * of push-sum saves when all ranks have mixed, and info.in_flight is 0. A load comes before the first publish. */
 int tutti_gossip_save(tutti_gossip *, const char *path);
 int tutti_gossip_load(tutti_gossip *, const char *path);
-/* At first all ranks of the job are peers, also those that come late. Removes one, adds it again: by the name of its
- * node in the node list, the number of its rank, or the name of its host if only one other rank is there. -ENOENT. */
+/* At first all ranks of the job are peers, also those that come late; or all of the gossip's group. Removes one, adds
+ * it again: by the name of its node in the node list, the number of its rank, or the name of its host if only one other
+ * rank is there. Nothing is taken from a peer that is removed, nor given to it. -ENOENT: also a rank that is not in the
+ * group. */
 int tutti_gossip_add_peer(tutti_gossip *, const char *name);
 int tutti_gossip_remove_peer(tutti_gossip *, const char *name);
 int tutti_gossip_score(tutti_gossip *, const char *name); /* 10 to 1000; -ENOENT: also one that was removed */

@@ -8,7 +8,7 @@
 /* Nobody may write into a buffer before its stamp is 0 for all: also a store that bypasses the caches. */
 static void unstamp(struct tutti_gossip *g, int i)
 {
-	__atomic_store_n(&g->head->stamp[i], 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&g->head->copy[i].stamp, 0, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
@@ -19,7 +19,7 @@ int tt_gossip_spare(struct tutti_gossip *g)
 
 	for (int i = 0; i < g->config.buffers; i++)
 		if (i != g->published && i != g->next && !g->gift[i].kept &&
-		    (best < 0 || g->head->stamp[i] < g->head->stamp[best]))
+		    (best < 0 || g->head->copy[i].stamp < g->head->copy[best].stamp))
 			best = i;
 	if (best >= 0)
 		unstamp(g, best);
@@ -38,13 +38,23 @@ void tt_gossip_adopt(struct tutti_gossip *g, const char *from)
 
 static void flip(struct tutti_gossip *g, int to, double loss)
 {
+	struct tt_gossip_copy *copy = &g->head->copy[to];
+
 	g->number++;
 	g->published = to;
-	g->head->clock[to] = g->info.clock;
-	g->head->loss[to] = loss;
-	g->head->born[to] = tt_calendar();
-	__atomic_store_n(&g->head->stamp[to], g->number, __ATOMIC_RELEASE);
-	__atomic_store_n(&g->head->published, g->number * TT_GOSSIP_BUFFERS + (uint64_t)to, __ATOMIC_RELEASE);
+	copy->clock = g->info.clock;
+	copy->loss = loss;
+	copy->born = tt_calendar();
+	__atomic_store_n(&copy->stamp, g->number, __ATOMIC_RELEASE);
+	g->head->front.last = *copy;
+	__atomic_store_n(&g->head->front.published, g->number * TT_GOSSIP_BUFFERS + (uint64_t)to, __ATOMIC_RELEASE);
+}
+
+uint64_t tt_gossip_timeout(const struct tutti_gossip *g)
+{
+	if (g->config.timeout_ms)
+		return (uint64_t)g->config.timeout_ms * TT_MS;
+	return tt_pace_limit(&g->fetches);
 }
 
 /* ---- opening and closing ---- */
@@ -73,7 +83,7 @@ static int check(const tutti_gossip_config *c, bool holds)
 	    (err = check_number("divergence_threshold", c->divergence_threshold, 0, HUGE_VAL)) ||
 	    (err = check_number("fetch_probability", c->fetch_probability, 0, 1)) ||
 	    (err = check_number("buffers", c->buffers, least, TT_GOSSIP_BUFFERS)) ||
-	    (err = check_number("timeout_ms", c->timeout_ms, 1, 86400000)) ||
+	    (err = check_number("timeout_ms", c->timeout_ms, 0, 86400000)) ||
 	    (err = check_number("clock", c->clock, 0, 0x1p53)) ||
 	    (err = check_number("weight", c->weight, 0x1p-1000, 0x1p1000)))
 		return err;
@@ -108,7 +118,7 @@ static int open_model(struct tutti_gossip *g, const tutti_tensor *list, int n)
 
 static int open_memory(struct tutti_gossip *g)
 {
-	size_t head = sizeof *g->head + (size_t)g->capacity * sizeof *g->mail;
+	size_t head = sizeof *g->head + (size_t)g->capacity * sizeof *g->offer;
 	size_t first = (head + 4095) / 4096 * 4096;
 	void *memory;
 	int err;
@@ -122,14 +132,20 @@ static int open_memory(struct tutti_gossip *g)
 	g->memory = memory;
 	g->head = memory;
 	g->buffers = g->memory + first;
-	g->mail = (struct tt_mail *)(void *)(g->memory + first) - g->capacity;
-	g->head->hash = g->model.hash;
+	g->offer = (struct tt_offer *)(void *)(g->head + 1);
+	g->head->front.hash = g->model.hash;
 	g->peers = calloc((size_t)g->capacity, sizeof *g->peers);
 	g->list = calloc(2 * (size_t)g->capacity, sizeof *g->list);
 	if (!g->peers || !g->list)
 		return tt_fail(-ENOMEM, "gossip: no memory for %d ranks", g->capacity);
-	for (int i = 0; i < g->capacity; i++)
+	for (int i = 0; i < g->capacity; i++) {
+		g->peers[i].g = g;
+		g->peers[i].rank = i;
 		g->peers[i].score = 1000;
+		g->peers[i].out = g->seats != NULL;
+	}
+	for (int i = 0; i < g->members; i++)
+		g->peers[g->seats[i]].out = false;
 	if (g->device.gpu < 0)
 		return 0;
 	g->buffers = g->device.apart ? NULL : g->buffers;
@@ -147,7 +163,7 @@ static int open_window(struct tutti_gossip *g, const char *name)
 	tt_lock(g->job);
 	err = tt_window_open(g->job, full, g->memory, g->bytes, g->pinned, &g->window);
 	if (!err)
-		tt_window_set_timeout(g->window, (uint64_t)g->config.timeout_ms * TT_MS);
+		tt_window_set_timeout(g->window, tt_gossip_timeout(g));
 	tt_unlock(g->job);
 	if (err)
 		tt_unpin_now(g->pinned);
@@ -164,8 +180,7 @@ static void end_gossip(struct tutti_gossip *g)
 	tt_lock(g->job);
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++) {
 		tt_unpin(g->job, g->fetch[i].pinned);
-		tt_unpin(g->job, g->fetch[i].staged);
-		g->fetch[i].pinned = g->fetch[i].staged = NULL;
+		g->fetch[i].pinned = NULL;
 	}
 	tt_unlock(g->job);
 }
@@ -176,15 +191,16 @@ static void release_gossip(struct tt_handle *h)
 {
 	struct tutti_gossip *g = tt_container_of(h, struct tutti_gossip, handle);
 
+	for (int i = 0; i < TT_GOSSIP_FETCHES && !g->device.queue; i++)
+		free(g->fetch[i].staging);
 	tt_gossip_close_device(g);
-	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
-		free(g->fetch[i].head);
 	if (g->memory)
 		tt_memory_free(g->memory);
 	tt_model_close(&g->model);
 	free(g->copy);
 	free(g->peers);
 	free(g->list);
+	free(g->seats);
 	free(g);
 }
 
@@ -214,12 +230,25 @@ static void begin(struct tutti_gossip *g)
 		tt_entropy(&seed, sizeof seed);
 	tt_random_seed(&g->random, seed * TT_PRIME64 + (uint64_t)g->job->rank);
 	g->info = (tutti_gossip_info){ .clock = g->config.clock, .weight = g->config.weight };
+	g->fetches = (struct tt_pace){ .times = 4, .least = 50 * TT_MS };
+	g->takes = (struct tt_pace){ .times = 2, .least = 10 * TT_MS }; /* a gift that goes elsewhere costs little */
 	g->none = "nothing was published yet";
 }
 
-static int open_gossip(struct tt_job *job, const char *name, const tutti_tensor *model, int n,
+/* What comes of the job's group stands for the job: ranks that come late are peers, too. */
+static int find_members(struct tutti_gossip *g, const tutti *at)
+{
+	if (at->lineage || at == tt_members(g->job)->whole || at == tt_members(g->job)->all)
+		return 0;
+	g->members = at->n;
+	g->seat = at->me;
+	return tt_group_list(at, &g->seats);
+}
+
+static int open_gossip(tutti *at, const char *name, const tutti_tensor *model, int n,
                        const tutti_gossip_config *config, tutti_gossip **out)
 {
+	struct tt_job *job = at->job;
 	int err;
 
 	if (!name || !*name || strlen(name) > 160)
@@ -234,9 +263,10 @@ static int open_gossip(struct tt_job *job, const char *name, const tutti_tensor 
 	g->capacity = tt_members(job)->capacity;
 	if (!g->config.buffers)
 		g->config.buffers = config->way == TUTTI_GOSSIP_PULL ? 3 : 4;
+	err = find_members(g, at);
 	if (isnan(g->config.weight))
-		g->config.weight = 1.0 / tt_members(job)->launched;
-	if ((err = open_model(g, model, n)) || (err = check(&g->config, g->holds)) || (err = open_memory(g))) {
+		g->config.weight = 1.0 / (g->seats ? g->members : tt_members(job)->launched);
+	if (err || (err = open_model(g, model, n)) || (err = check(&g->config, g->holds)) || (err = open_memory(g))) {
 		release_gossip(&g->handle);
 		return err;
 	}
@@ -259,7 +289,7 @@ int tutti_gossip_open(tutti *at, const char *name, const tutti_tensor *model, in
 	if (err || (err = tt_given(out, "tutti_gossip_open: gossip")) ||
 	    (err = tt_given(config, "tutti_gossip_open: config")) || (err = tt_users_enter(job, &at->handle.users)))
 		return err;
-	err = open_gossip(job, name, model, n, config, out);
+	err = open_gossip(at, name, model, n, config, out);
 	tt_users_exit(job, &at->handle.users);
 	return err;
 }
@@ -277,9 +307,9 @@ void tutti_gossip_close(tutti_gossip *g)
 	tt_lock(g->job);
 	tt_wait_until(g->job, tt_fetch_is_idle, g, TT_NEVER); /* a rank that does not answer is evicted */
 	tt_unlock(g->job);
-	for (int i = 0; i < TT_GOSSIP_BUFFERS; i++)
-		if (g->gift[i].kept)
-			tutti_cancel(&g->gift[i].op);
+	for (int i = 0; i < g->job->size; i++)
+		if (g->peers[i].telling)
+			tutti_cancel(&g->peers[i].told);
 	end_gossip(g);
 	tt_handle_free(&g->handle);
 	tt_remember(last.text);
@@ -352,7 +382,7 @@ static void find_peer(struct tutti_gossip *g)
 	g->none = "";
 	if (g->config.way != TUTTI_GOSSIP_PULL)
 		tt_gift_give(g, rank);
-	else if (!(g->now = tt_fetch_begin(g, rank, NULL)))
+	else if (!(g->now = tt_fetch_begin(g, rank, false)))
 		g->none = "too many peers have not answered yet, or there is no memory";
 }
 
@@ -418,9 +448,9 @@ static const char *reason(int err)
 static void say_peer(const struct tt_fetch *f, tutti_gossip_result *r)
 {
 	r->peer = f->rank;
-	r->peer_clock = f->clock;
-	r->peer_loss = f->loss;
-	r->peer_not_finite = !isfinite(f->loss);
+	r->peer_clock = f->copy.clock;
+	r->peer_loss = f->copy.loss;
+	r->peer_not_finite = !isfinite(f->copy.loss);
 	r->age_ms = tt_fetch_age(f);
 }
 
@@ -479,7 +509,7 @@ static uint64_t count_retries(struct tutti_gossip *g)
 	return n;
 }
 
-static uint64_t deadline_of(const struct tutti_gossip *g) { return tt_now() + (uint64_t)g->config.timeout_ms * TT_MS; }
+static uint64_t deadline_of(const struct tutti_gossip *g) { return tt_now() + tt_gossip_timeout(g); }
 
 static int end_round(struct tutti_gossip *g, const struct ending *e, tutti_gossip_result *result)
 {
@@ -671,8 +701,7 @@ int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
 	}
 	tt_lock(g->job);
 	*info = g->info;
-	for (int i = 0; i < g->config.buffers; i++)
-		info->in_flight += g->gift[i].kept ? g->gift[i].mail.weight : 0;
+	info->in_flight = tt_gifts_in_flight(g);
 	for (int i = 0; i < g->job->size; i++)
 		info->peers += !g->peers[i].out && !tt_member(g->job, i)->guest && tt_member_is_there(g->job, i);
 	tt_unlock(g->job);
@@ -682,6 +711,15 @@ int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
 
 /* ---- peers by name ---- */
 
+static bool is_member(const struct tutti_gossip *g, int rank)
+{
+	bool found = !g->seats;
+
+	for (int i = 0; i < g->members; i++)
+		found |= g->seats[i] == rank;
+	return found;
+}
+
 /* A call on one peer begins. Returns the peer's rank; leave() ends the call. */
 static int enter_for(tutti_gossip *g, const char *name)
 {
@@ -689,7 +727,10 @@ static int enter_for(tutti_gossip *g, const char *name)
 
 	if (err || (err = tt_given(name, "gossip: the peer's name")) || (err = enter(g)))
 		return err;
-	if ((rank = tt_gossip_find(g->job, name)) < 0)
+	if ((rank = tt_gossip_find(g->job, name)) >= 0 && !is_member(g, rank))
+		rank = tt_fail(-ENOENT, "gossip: \"%s\" is rank %d of the job, which is not in the group of %d ranks "
+		               "that the gossip was opened with", name, rank, g->members);
+	if (rank < 0)
 		leave(g);
 	return rank;
 }

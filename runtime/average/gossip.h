@@ -1,17 +1,18 @@
 /* gossip.h - what the files of gossip share
  *
- * Each rank has a window: a head, a place for the mail of each rank, and 2 to 4 buffers, each as large as the model.
+ * Each rank has a window: a head, an offer to each rank, and 2 to 4 buffers, each as large as the model.
  *
- *      head { hash, published: number and buffer, stamp[], clock[], loss[], born[], taken[] } | mail[rank] |
- *      buffer 0 | buffer 1 | ...
+ *      head { front { hash, published, last }, copy[4] } | offer[rank] | buffer 0 | buffer 1 | ...
  *
- * A buffer's stamp is the number of its publication, or 0 while somebody writes into the buffer. A reader gets the
- * head, the buffer and the head again; if the stamp is another one then, what was read may be torn, and is dropped.
- * Nobody is asked, and the owner waits for nobody. (A sequence lock: Lameter 2005; Boehm, MSPC 2012.)
+ * A copy says what a buffer holds: stamp, clock, loss, time. The stamp is the number of the publication, or 0 while
+ * somebody writes into the buffer. A reader gets the front, which repeats the copy that was published last, then the
+ * buffer, then the copy. If the two copies differ, the bytes may be torn, and the reader drops them. Nobody is asked,
+ * and the owner waits for nobody. (A sequence lock: Lameter 2005; Boehm, MSPC 2012.)
  *
- * Push: the owner keeps a published buffer as it is, writes a mail about it into the receiver's window, with a notify,
- * and goes on. The receiver reads the buffer when it mixes, and writes the mail's number into taken[]. So receivers
- * need no memory for models that come, and two senders cannot meet there. */
+ * Push: the owner keeps a published buffer as it is, writes an offer for the receiver into its own window, notifies the
+ * receiver and goes on. The receiver reads the offer, then the buffer, and then adds to the offer's word. Whoever
+ * changes the word first decides: the receiver has taken the gift, or the owner has withdrawn the offer. So no receiver
+ * holds a buffer, receivers need no memory for models that come, and two givers cannot meet in a receiver's window. */
 #ifndef TT_GOSSIP_H
 #define TT_GOSSIP_H
 #include "average/average_private.h"
@@ -27,27 +28,65 @@ enum {
 	TT_GOSSIP_NOISE_MIN = 10, TT_GOSSIP_NOISE_MAX = 1000, /* dpwa's */
 };
 
-struct tt_gossip_head { /* the owner writes all but `taken`; numbers begin anywhere */
-	uint64_t hash;                           /* of the model */
-	uint64_t published;                      /* number * 4 + buffer; 0: nothing yet */
-	uint64_t stamp[TT_GOSSIP_BUFFERS];
-	double clock[TT_GOSSIP_BUFFERS], loss[TT_GOSSIP_BUFFERS];
-	uint64_t born[TT_GOSSIP_BUFFERS];        /* when it was published: nanoseconds of the calendar */
-	uint64_t taken[TT_GOSSIP_BUFFERS];       /* by its receiver: the number of the gift here; and if refused */
+struct tt_gossip_copy { /* what a buffer holds: 32 bytes within one cache line. The owner writes it */
+	uint64_t stamp;             /* the number of the publication, or 0. Numbers begin anywhere */
+	double clock, loss;
+	uint64_t born;              /* when it was published: nanoseconds of the calendar */
 };
 
-#define TT_GOSSIP_REFUSED (1ull << 63) /* with the number in `taken`: the receiver has another model */
-struct tt_mail { /* in the receiver's window: a gift */
-	uint64_t number, buffer, hash;
+struct tt_gossip_front { /* one cache line, and as much as each net gets into memory that is not registered */
+	uint64_t hash;              /* of the model */
+	uint64_t published;         /* number * 4 + buffer; 0: nothing yet */
+	uint64_t reserved[2];
+	struct tt_gossip_copy last; /* of that publication */
+};
+
+struct tt_gossip_head {
+	struct tt_gossip_front front;
+	struct tt_gossip_copy copy[TT_GOSSIP_BUFFERS];
+};
+_Static_assert(sizeof(struct tt_gossip_front) == 64 && sizeof(struct tt_gossip_head) == 192, "docs/wire.md");
+
+enum { /* the last byte of an offer's word. The receiver adds TAKEN or REFUSED, once; the giver sets WITHDRAWN */
+	TT_OFFER_TAKEN = 1,
+	TT_OFFER_REFUSED = 64,      /* the receiver has another model */
+	TT_OFFER_WITHDRAWN = 128,
+	TT_OFFER_ANSWERED = 127,    /* these bits: the receiver has added */
+	TT_OFFER_STATE = 255,
+};
+struct tt_offer { /* of a gift to one rank, in the giver's window: 32 bytes within one cache line */
+	uint64_t word;              /* (number * 4 + buffer) * 256 + state; 0: nothing was offered yet */
 	double weight;
+	uint64_t born;              /* as of the buffer */
+	uint64_t seal;              /* hash of these, with state 0, and of the model's hash: a reader may have words of
+	                             * two offers, or another model */
 };
 
-struct tt_gift { /* a buffer of mine that a receiver has not read yet */
+struct tt_pace { /* of fetches, or of gifts until they are taken */
+	uint64_t slowest;           /* recent one, in nanoseconds; 0: none yet */
+	unsigned times;             /* so many times that is how long the next one may take ... */
+	uint64_t least;             /* ... and so long in any case */
+};
+
+static inline uint64_t tt_pace_limit(const struct tt_pace *p)
+{
+	return p->slowest ? tt_min(tt_max(p->slowest * p->times, p->least), 60000 * TT_MS) : 1000 * TT_MS;
+}
+
+/* late: nobody waited for it any more. Its rank may have been stopped, so it doubles the limit at most. */
+static inline void tt_pace_note(struct tt_pace *p, uint64_t took, bool late)
+{
+	if (late)
+		took = tt_min(took, 2 * tt_pace_limit(p) / p->times);
+	p->slowest = tt_max(tt_max(took, 1), p->slowest - p->slowest / 8);
+}
+
+struct tt_gift { /* a published buffer of mine that nobody has taken yet */
 	bool kept;
-	int rank;
-	uint32_t epoch;             /* of the receiver; 0: not known yet */
-	struct tt_mail mail;
-	tutti_op op;
+	bool back;                  /* its receiver does not take it: the next mix takes it back */
+	int rank;                   /* to whom it is offered */
+	uint64_t word;              /* as it was offered */
+	double weight;
 };
 
 enum tt_fetch_state { TT_FETCH_IDLE, TT_FETCH_ASK, TT_FETCH_HEAD, TT_FETCH_DATA, TT_FETCH_MAPPED, TT_FETCH_DONE };
@@ -65,16 +104,19 @@ struct tt_fetch { /* another rank's buffer on its way here */
 	uint32_t epoch;             /* of the life that gave it */
 	bool gift, dropped;         /* dropped: nobody waits for it any more */
 	bool late;                  /* it was waited for in vain, and is only looked at from then on */
+	bool claimed;               /* a gift that is this rank's, and waits for mix */
+	int verdict;                /* of a gift that is not taken: the error */
 	unsigned tries, under_way;  /* posts */
 	int buffer;
-	uint64_t number, born;
-	double clock, loss, weight;
+	struct tt_gossip_copy copy, again; /* of that buffer, as it was before and after the bytes came */
+	uint64_t word, heard;       /* of a gift: its offer's; notifies that had come when the fetch began */
+	double weight;
+	uint64_t since;             /* when the fetch began */
 	struct tt_post post;
 	struct tt_fetch_piece piece[TT_GOSSIP_DEPTH];
 	size_t sent, have;          /* bytes, from the first one on */
-	struct tt_gossip_head *head; /* as it came; behind it room for a model. Made when it is first needed */
-	char *staging;              /* that room; or a device's memory: */
-	struct tt_pinned *pinned, *staged; /* of the head; of a device's memory */
+	char *staging;              /* room for a model, where the model is. Made when it is first needed */
+	struct tt_pinned *pinned;   /* that room */
 };
 
 struct tt_gossip_device { /* zeros: the model is in host memory, or the library's */
@@ -92,12 +134,24 @@ struct tt_gossip_device { /* zeros: the model is in host memory, or the library'
 };
 
 struct tt_gossip_peer { /* another rank of the job */
+	struct tutti_gossip *g;
+	int rank;
 	int score;                  /* 10 to 1000 */
-	bool out;                   /* removed by the program */
-	bool asked;                 /* it did not come in time: skipped until it is connected */
+	bool out;                   /* removed by the program, or not in the gossip's group */
+	bool asked;                 /* it did not come in time: skipped until it has answered */
+	bool late;                  /* its offer did not come in time: mix does not wait for it */
 	uint32_t epoch, erred;      /* its life that is known here; the one that answered nonsense */
-	double given, taken;        /* weights, to and from this life */
-	uint64_t gifts, last;       /* notifies of it that were used, and the number of its last mail */
+	double given, taken;        /* weights, to and from this life's gossip */
+	uint64_t heard;             /* notifies of it whose offers were read */
+	uint64_t offered;           /* when my last offer to it was made */
+	tutti_op told;              /* the notify of that offer */
+	bool telling, untold;       /* it is under way; it has failed */
+	bool probing;               /* `post` is under way. It outlasts its fetch where this peer does not answer */
+	struct tt_fetch *fetch;     /* which waits for it; NULL: none */
+	uint64_t since;             /* when it was posted */
+	struct tt_post post;        /* a GET of one of these: */
+	struct tt_gossip_front front;
+	struct tt_offer offer;
 };
 
 struct tutti_gossip {
@@ -111,9 +165,10 @@ struct tutti_gossip {
 	struct tt_gossip_device device;
 	char *memory, *buffers;
 	struct tt_gossip_head *head;
-	struct tt_mail *mail;
+	struct tt_offer *offer;     /* one a rank */
 	size_t bytes;               /* of memory */
 	int capacity;
+	int *seats, seat, members;  /* the group's ranks, mine among them, how many. NULL: all of the job */
 	int published, next;        /* buffers, -1: none. next: the program writes into it */
 	uint64_t number, rounds;
 	struct tt_random random;
@@ -121,7 +176,8 @@ struct tutti_gossip {
 	int *list;                  /* of peers that may be chosen */
 	struct tt_fetch fetch[TT_GOSSIP_FETCHES], *now; /* now: of this round */
 	struct tt_gift gift[TT_GOSSIP_BUFFERS];
-	unsigned answers;           /* under way: a gift was taken */
+	unsigned probes;            /* of all peers, under way */
+	struct tt_pace fetches, takes; /* takes: of my gifts */
 	const char *none;           /* why this round has no peer */
 	struct tt_composite whole;  /* a started mix */
 	char *copy;                 /* the model when it was started; made when it is first needed */
@@ -143,6 +199,8 @@ static inline size_t tt_gossip_offset(const struct tutti_gossip *g, int i)
 /* ---- gossip.c ---- */
 
 void tt_gossip_look(struct tutti_gossip *); /* a fetch goes on: does the started mix end? With the lock */
+
+uint64_t tt_gossip_timeout(const struct tutti_gossip *); /* how long mix waits, in nanoseconds */
 
 int tt_gossip_spare(struct tutti_gossip *); /* a buffer to write into: its stamp is 0; -1: all are kept */
 
@@ -173,7 +231,7 @@ void tt_gossip_judge(struct tutti_gossip *, int rank, int err); /* a fetch has e
 /* ---- gossip_fetch.c ---- */
 
 /* Begins to read what that rank has published, or its gift; NULL: too many are under way. Without the lock. */
-struct tt_fetch *tt_fetch_begin(struct tutti_gossip *, int rank, const struct tt_mail *gift);
+struct tt_fetch *tt_fetch_begin(struct tutti_gossip *, int rank, bool gift);
 void tt_fetch_drop(struct tt_fetch *); /* NULL is allowed */
 struct tt_blend { /* what becomes of the other rank's model */
 	const tutti_tensor *list;   /* a copy of the model is put there; NULL: the model is averaged: */
@@ -181,10 +239,11 @@ struct tt_blend { /* what becomes of the other rank's model */
 	const char *own;            /* a buffer; NULL: the program's tensors */
 	const char *copy;           /* own = own + factor (peer - copy); NULL: the average */
 	double factor;              /* of the other rank's model */
+	double total;               /* a gift: this rank's weight */
 };
-/* Waits until `deadline`, then copies or averages. Sets the factor where this is no gift. 0; -ETIMEDOUT: it goes on, or
- * may be dropped; -EAGAIN: overtaken too often; -ENODATA: nothing is published; -EINVAL: another model; and as of
- * windows. */
+/* Waits until `deadline`, then copies or averages, and sets the factor. 0: a gift is this rank's from then on;
+ * -ETIMEDOUT: it goes on, or may be dropped; -EAGAIN: overtaken too often; -ENODATA: nothing is published; -ECANCELED:
+ * the gift was withdrawn; -EINVAL: another model; and as of windows. */
 int tt_fetch_mix(struct tt_fetch *, struct tt_blend *, double loss, uint64_t deadline);
 /* The same of memory at hand. */
 void tt_gossip_blend(const struct tutti_gossip *, const struct tt_blend *, const char *peer, size_t from, size_t end);
@@ -208,8 +267,12 @@ bool tt_gossip_is_broken(const struct tutti_gossip *); /* this rank's device is 
 
 /* ---- push_sum.c: gifts ---- */
 
-void tt_gift_give(struct tutti_gossip *, int rank); /* the published buffer */
+uint64_t tt_offer_seal(const struct tutti_gossip *, const struct tt_offer *);
+void tt_gift_give(struct tutti_gossip *, int rank); /* the published buffer, or one that its receiver has left alone */
+bool tt_gift_is_answered(struct tutti_gossip *, int rank); /* the last offer, which was withdrawn. With the lock */
+void tt_gifts_end(struct tutti_gossip *, int rank); /* that rank's life, or its gossip, has ended. With the lock */
 void tt_gifts_settle(struct tutti_gossip *);        /* which were taken, which come back, who is gone */
 void tt_gifts_fetch(struct tutti_gossip *);         /* begins to read what has come */
+double tt_gifts_in_flight(const struct tutti_gossip *); /* given and not taken, or taken and not mixed. With the lock */
 int tt_gifts_mix(struct tutti_gossip *, tutti_gossip_result *, uint64_t deadline); /* 0, -EINTR */
 #endif

@@ -38,14 +38,16 @@ int tt_gossip_pick(const int *scores, int n, uint64_t (*below)(void *, uint64_t)
 
 static bool is_absent(int err) /* upstream: refused */
 {
-	return err == -ESTALE || err == -EHOSTUNREACH || err == -ENOTCONN || err == -ECONNRESET || err == -EMFILE;
+	return err == -ESTALE || err == -EHOSTUNREACH || err == -ENOTCONN || err == -ECONNRESET;
 }
+
+static bool is_my_own(int err) { return err == -ENOMEM || err == -EMFILE; } /* this process lacks something */
 
 int tt_gossip_score(int score, int err)
 {
 	if (!err || err == -ENODATA)
 		return (int)tt_min((size_t)score + 10, 1000);
-	if (err == -EAGAIN)
+	if (err == -EAGAIN || is_my_own(err))
 		return score;
 	return err != -ETIMEDOUT && !is_absent(err) ? 0 : score > 110 ? score - 100 : 10;
 }
@@ -64,31 +66,36 @@ void tt_gossip_judge(struct tutti_gossip *g, int rank, int err)
 		p->erred = tt_member(g->job, rank)->epoch;
 }
 
+/* Something is under way with that rank, and a second one would need its place. */
 static bool is_busy(const struct tutti_gossip *g, int rank)
 {
-	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
-		if (g->fetch[i].rank == rank && g->fetch[i].state != TT_FETCH_IDLE)
-			return true;
+	bool busy = g->config.way == TUTTI_GOSSIP_PULL ? g->peers[rank].probing : g->peers[rank].telling;
+
+	for (int i = 0; i < TT_GOSSIP_FETCHES && g->config.way == TUTTI_GOSSIP_PULL; i++)
+		busy |= g->fetch[i].rank == rank && g->fetch[i].state != TT_FETCH_IDLE;
 	for (int i = 0; i < g->config.buffers; i++)
-		if (g->gift[i].kept && g->gift[i].rank == rank)
-			return true;
-	return false;
+		busy |= g->gift[i].kept && !g->gift[i].back && g->gift[i].rank == rank;
+	return busy;
 }
 
 void tt_gossip_meet(struct tutti_gossip *g, int rank)
 {
 	const struct tt_member *m = tt_member(g->job, rank);
 	struct tt_gossip_peer *p = &g->peers[rank];
-	bool anew = p->epoch && p->epoch != m->epoch;
+	bool gives = g->config.way != TUTTI_GOSSIP_PULL, anew = p->epoch && p->epoch != m->epoch;
+	bool closed = gives && tt_window_is_closed(g->window, rank);
 
-	if (m->state >= TT_LEFT || anew) {
-		if (g->config.way == TUTTI_GOSSIP_PUSH_SUM)
-			g->info.lost += p->given - p->taken;
-		p->given = p->taken = 0;
+	if (gives && (m->state >= TT_LEFT || anew || closed))
+		tt_gifts_end(g, rank);
+	if (anew)
+		p->heard = 0;
+	if (anew || closed) {
+		p->asked = p->untold = closed; /* until it has opened its gossip again */
+		p->late = false;
 	}
-	if (anew) {
-		p->gifts = p->last = 0;
-		p->asked = false;
+	if (closed) {
+		p->erred = 0;
+		tt_window_again(g->window, rank);
 	}
 	p->epoch = m->epoch;
 }
@@ -103,29 +110,36 @@ static bool is_eligible(struct tutti_gossip *g, int rank)
 	    (p->erred && p->erred == m->epoch))
 		return false;
 	tt_gossip_meet(g, rank);
-	if (p->asked)
+	if (p->asked && g->config.way == TUTTI_GOSSIP_PULL)
 		p->asked = tt_window_ask(g->window, rank) != 0;
+	else if (p->asked)
+		p->asked = !tt_gift_is_answered(g, rank);
 	return !p->asked;
 }
 
-/* The first that is eligible, from `rank` on. */
-static int first_from(struct tutti_gossip *g, int rank, int step)
-{
-	int n = g->job->size;
+/* The job's rank that takes part as number i. */
+static int rank_at(const struct tutti_gossip *g, int i) { return g->seats ? g->seats[i] : i; }
+static int seats_of(const struct tutti_gossip *g) { return g->seats ? g->members : g->job->size; }
+static int my_seat(const struct tutti_gossip *g) { return g->seats ? g->seat : g->job->rank; }
 
-	for (int i = 0; i < n; i++, rank += step)
-		if (is_eligible(g, (rank % n + n) % n))
-			return (rank % n + n) % n;
+/* The first that is eligible, from that seat on. */
+static int first_from(struct tutti_gossip *g, int seat, int step)
+{
+	int n = seats_of(g);
+
+	for (int i = 0; i < n; i++, seat += step)
+		if (is_eligible(g, rank_at(g, (seat % n + n) % n)))
+			return rank_at(g, (seat % n + n) % n);
 	return -1;
 }
 
 static int choose_exponential(struct tutti_gossip *g)
 {
-	int n = g->job->size, steps = 1;
+	int n = seats_of(g), steps = 1;
 
 	while (1 << steps < n)
 		steps++;
-	return first_from(g, g->job->rank + (1 << g->rounds % (unsigned)steps), 1);
+	return first_from(g, my_seat(g) + (1 << g->rounds % (unsigned)steps), 1);
 }
 
 static bool is_on_my_host(const struct tutti_gossip *g, int rank)
@@ -139,9 +153,11 @@ static int list_eligible(struct tutti_gossip *g, bool (*is)(const struct tutti_g
 {
 	int n = 0;
 
-	for (int i = 0; i < g->job->size; i++)
-		if ((!is || is(g, i) == wanted) && is_eligible(g, i))
-			g->list[n++] = i;
+	for (int i = 0; i < seats_of(g); i++) {
+		int rank = rank_at(g, i);
+		if ((!is || is(g, rank) == wanted) && is_eligible(g, rank))
+			g->list[n++] = rank;
+	}
 	return n;
 }
 
@@ -168,7 +184,7 @@ static int choose_by_host(struct tutti_gossip *g)
 
 int tt_gossip_choose(struct tutti_gossip *g, int own)
 {
-	int me = g->job->rank;
+	int me = my_seat(g);
 
 	switch (g->config.choice) {
 	case TUTTI_CHOICE_EXPONENTIAL: return choose_exponential(g);

@@ -6,7 +6,7 @@
 
 tutti_gossip_config tutti_gossip_defaults(void)
 {
-	return (tutti_gossip_config){ .value = 0.5, .fetch_probability = 1, .timeout_ms = 1000, .weight = NAN };
+	return (tutti_gossip_config){ .value = 0.5, .fetch_probability = 1, .weight = NAN };
 }
 
 /* ---- the section of the config file ---- */
@@ -61,7 +61,7 @@ static int fill(tutti_gossip_config *config, const struct tt_config_value *v)
 	    (err = find_number(v, TT_KEY_THRESHOLD, 0, HUGE_VAL, &c.divergence_threshold)) ||
 	    (err = find_number(v, TT_KEY_PROBABILITY, 0, 1, &c.fetch_probability)) ||
 	    (err = find_number(v, TT_KEY_BUFFERS, 2, TT_GOSSIP_BUFFERS, &buffers)) ||
-	    (err = find_number(v, TT_KEY_TIMEOUT, 1, 86400000, &timeout)) ||
+	    (err = find_number(v, TT_KEY_TIMEOUT, 0, 86400000, &timeout)) ||
 	    (err = find_number(v, TT_KEY_SEED, 0, 0x1p53, &seed)))
 		return err;
 	c.way = (tutti_gossip_way)way;

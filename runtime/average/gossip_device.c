@@ -85,7 +85,7 @@ int tt_gossip_open_device_window(struct tutti_gossip *g, const char *name)
 	tt_lock(g->job);
 	err = tt_window_open(g->job, full, g->buffers, bytes, d->pinned, &d->window);
 	if (!err)
-		tt_window_set_timeout(d->window, (uint64_t)g->config.timeout_ms * TT_MS);
+		tt_window_set_timeout(d->window, tt_gossip_timeout(g));
 	tt_unlock(g->job);
 	if (err)
 		tt_unpin_now(d->pinned);
@@ -127,12 +127,12 @@ int tt_gossip_make_staging(struct tt_fetch *f)
 
 	if (err)
 		return err;
-	if ((err = tt_pin(g->job, staging, g->model.bytes, TT_PIN_READ, &f->staged))) {
+	if ((err = tt_pin(g->job, staging, g->model.bytes, TT_PIN_READ, &f->pinned))) {
 		tt_gpu_free(staging);
 		return err;
 	}
-	tt_gpu_fence_free(f->staged->fence);
-	f->staged->fence = NULL;
+	tt_gpu_fence_free(f->pinned->fence);
+	f->pinned->fence = NULL;
 	f->staging = staging;
 	return 0;
 }

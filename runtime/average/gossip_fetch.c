@@ -5,10 +5,14 @@
  * comes, out of the cache.
  *
  *      ASK --> MAPPED
- *      ASK --> HEAD --> DATA, piece by piece --> the head again --> DONE
- *               ^------------- overtaken ---------------'           */
+ *      ASK --> HEAD --> DATA, piece by piece --> the copy's stamp again; a gift: ADD --> DONE
+ *               ^------------- overtaken ---------------'
+ *
+ * The first GET of a fetch lands in memory of its peer. So a fetch that is dropped before the peer has answered is free
+ * at once, and peers that are stopped hold none. */
 #include "average/gossip.h"
 #include "device/device.h"
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- the average ---- */
@@ -70,28 +74,32 @@ static void end(struct tt_fetch *f, int err)
 {
 	f->err = err;
 	f->state = f->dropped ? TT_FETCH_IDLE : TT_FETCH_DONE;
+	f->claimed = f->claimed && !f->dropped;
+	if (!err)
+		tt_pace_note(&f->g->fetches, tt_now() - f->since, f->dropped);
 	f->g->job->engine.news = true;
 	tt_gossip_look(f->g);
 }
 
-static bool post(struct tt_fetch *f, struct tt_post *p, void *to, size_t bytes, size_t offset,
-                 void (*done)(struct tt_post *, int))
+static void posted(struct tt_fetch *f, int err)
 {
-	const struct tt_gossip_device *d = &f->g->device;
-	bool data = p != &f->post;
-
-	*p = (struct tt_post){ .pinned = data && d->queue ? f->staged : f->pinned, .done = done,
-		.op = { .kind = TT_GET, .local = to, .len = bytes, .offset = offset } };
-	int err = tt_window_post(data && d->apart ? d->window : f->g->window, f->rank, p);
-
 	f->under_way += !err;
 	f->err = f->err ? f->err : err;
 	if (err && !f->under_way)
 		end(f, f->err);
-	return !err;
 }
 
-static void get_head(struct tt_fetch *f);
+static size_t copy_at(int buffer)
+{
+	return offsetof(struct tt_gossip_head, copy) + (size_t)buffer * sizeof(struct tt_gossip_copy);
+}
+
+static size_t my_offer_at(const struct tutti_gossip *g)
+{
+	return sizeof(struct tt_gossip_head) + (size_t)g->job->rank * sizeof(struct tt_offer);
+}
+
+static void look_up(struct tt_fetch *f);
 
 /* The owner has written there meanwhile. */
 static void try_again(struct tt_fetch *f)
@@ -100,7 +108,7 @@ static void try_again(struct tt_fetch *f)
 	if (++f->tries == TT_GOSSIP_TRIES)
 		end(f, -EAGAIN);
 	else
-		get_head(f);
+		look_up(f);
 }
 
 static void checked(struct tt_post *p, int err)
@@ -108,25 +116,71 @@ static void checked(struct tt_post *p, int err)
 	struct tt_fetch *f = tt_container_of(p, struct tt_fetch, post);
 
 	f->under_way--;
-	f->born = f->head->born[f->buffer];
-	if (err || f->dropped || f->head->stamp[f->buffer] == f->number)
+	if (err || f->dropped || !memcmp(&f->again, &f->copy, sizeof f->copy))
 		end(f, err);
-	else if (f->gift)
-		end(f, -ESTALE); /* its giver has closed, and opened again: this is other memory */
 	else
 		try_again(f);
 }
+
+static void check_copy(struct tt_fetch *f)
+{
+	f->post = (struct tt_post){ .done = checked, .op = { .kind = TT_GET, .local = &f->again,
+		.len = sizeof f->again, .offset = copy_at(f->buffer) } };
+	posted(f, tt_window_post(f->g->window, f->rank, &f->post));
+}
+
+/* ---- gifts: the answer ---- */
+
+/* The word of my offer was that before I have added to it. 0: the gift is mine. */
+static int hear_verdict(struct tt_fetch *f, uint64_t word)
+{
+	if (f->verdict || word != f->word)
+		return f->verdict ? f->verdict : -ECANCELED;
+	f->g->peers[f->rank].taken += f->weight;
+	f->claimed = true;
+	return 0;
+}
+
+static uint64_t answer_of(const struct tt_fetch *f)
+{
+	return f->verdict == -EINVAL ? TT_OFFER_REFUSED : TT_OFFER_TAKEN;
+}
+
+static void answered(struct tt_post *p, int err)
+{
+	struct tt_fetch *f = tt_container_of(p, struct tt_fetch, post);
+
+	f->under_way--;
+	end(f, err ? err : hear_verdict(f, p->op.operand));
+}
+
+static void answer(struct tt_fetch *f, int verdict)
+{
+	f->state = TT_FETCH_DATA;
+	f->verdict = verdict;
+	f->post = (struct tt_post){ .done = answered, .op = { .kind = TT_ADD, .len = 8, .operand = answer_of(f),
+		.offset = my_offer_at(f->g) + offsetof(struct tt_offer, word) } };
+	posted(f, tt_window_post(f->g->window, f->rank, &f->post));
+}
+
+/* ---- the bytes ---- */
 
 static void piece_came(struct tt_post *p, int err);
 
 static bool get_piece(struct tt_fetch *f, struct tt_fetch_piece *piece)
 {
+	const struct tt_gossip_device *d = &f->g->device;
 	size_t bytes = tt_min(TT_GOSSIP_PIECE, f->g->model.bytes - f->sent), at = f->sent;
 
 	piece->landed = false;
 	f->sent += bytes;
-	return bytes && post(f, &piece->post, f->staging + at, bytes, tt_gossip_offset(f->g, f->buffer) + at,
-	                     piece_came);
+	if (!bytes)
+		return false;
+	piece->post = (struct tt_post){ .pinned = f->pinned, .done = piece_came, .op = { .kind = TT_GET,
+		.local = f->staging + at, .len = bytes, .offset = tt_gossip_offset(f->g, f->buffer) + at } };
+	int err = tt_window_post(d->apart ? d->window : f->g->window, f->rank, &piece->post);
+	posted(f, err);
+	return !err;
 }
 
 /* Pieces are asked for in their order, and may come in another. */
@@ -149,8 +203,10 @@ static void piece_came(struct tt_post *p, int err)
 		get_piece(f, piece);
 	}
 	f->g->job->engine.news = true;
-	if (f->have == all)
-		post(f, &f->post, f->head, sizeof *f->head, 0, checked);
+	if (f->have == all && f->gift)
+		answer(f, 0);
+	else if (f->have == all)
+		check_copy(f);
 }
 
 static void get_data(struct tt_fetch *f)
@@ -161,43 +217,101 @@ static void get_data(struct tt_fetch *f)
 		continue;
 }
 
-/* What is published now. 0; -EAGAIN: the head changes. */
-static int read_head(struct tt_fetch *f, const struct tt_gossip_head *h)
-{
-	uint64_t published = __atomic_load_n(&h->published, __ATOMIC_ACQUIRE);
+/* ---- what the owner says first ---- */
 
-	if (__atomic_load_n(&h->hash, __ATOMIC_RELAXED) != f->g->model.hash)
-		return tt_fail(-EINVAL, "rank %d gossips about another model under this name, or has its buffers in "
-		               "another place", f->rank);
+static int refuse_model(const struct tt_fetch *f)
+{
+	return tt_fail(-EINVAL, "rank %d gossips about another model under this name, or has its buffers in another "
+	               "place", f->rank);
+}
+
+/* What is published. 0; -EAGAIN: it changes just now. */
+static int read_front(struct tt_fetch *f, uint64_t hash, uint64_t published, const struct tt_gossip_copy *copy)
+{
+	if (hash != f->g->model.hash)
+		return refuse_model(f);
 	if (!published)
 		return -ENODATA;
 	f->buffer = published % TT_GOSSIP_BUFFERS;
-	f->number = published / TT_GOSSIP_BUFFERS;
-	f->clock = h->clock[f->buffer];
-	f->loss = h->loss[f->buffer];
-	f->born = h->born[f->buffer];
-	return __atomic_load_n(&h->stamp[f->buffer], __ATOMIC_ACQUIRE) == f->number ? 0 : -EAGAIN;
+	f->copy = *copy;
+	return copy->stamp == published / TT_GOSSIP_BUFFERS ? 0 : -EAGAIN;
 }
 
-static void head_came(struct tt_post *p, int err)
+/* What is offered to this rank. 0; -EAGAIN: it changes just now; -EINVAL: it is to be refused; -ECANCELED: it was
+ * withdrawn, and is to be answered; -ENODATA: nothing. */
+static int read_offer(struct tt_fetch *f, const struct tt_offer *o)
 {
-	struct tt_fetch *f = tt_container_of(p, struct tt_fetch, post);
+	f->word = o->word;
+	f->weight = o->weight;
+	f->copy.born = o->born;
+	f->buffer = o->word / (TT_OFFER_STATE + 1) % TT_GOSSIP_BUFFERS;
+	f->copy.stamp = o->word / (TT_OFFER_STATE + 1) / TT_GOSSIP_BUFFERS;
+	if (!o->word || o->word & TT_OFFER_ANSWERED)
+		return -ENODATA;
+	if (o->seal != tt_offer_seal(f->g, o))
+		return f->tries + 1 < TT_GOSSIP_TRIES ? -EAGAIN : refuse_model(f);
+	if (!(o->weight > 0 && isfinite(o->weight)))
+		return tt_fail(-EINVAL, "rank %d gives a weight of %g away", f->rank, o->weight);
+	return o->word & TT_OFFER_WITHDRAWN ? -ECANCELED : 0;
+}
 
-	f->under_way--;
-	if (!err && !f->dropped)
-		err = read_head(f, f->head);
+static int read_first(struct tt_fetch *f, const struct tt_gossip_peer *p)
+{
+	if (f->gift)
+		return read_offer(f, &p->offer);
+	return read_front(f, p->front.hash, p->front.published, &p->front.last);
+}
+
+static void said(struct tt_post *post, int err)
+{
+	struct tt_gossip_peer *p = tt_container_of(post, struct tt_gossip_peer, post);
+	struct tt_fetch *f = p->fetch;
+
+	p->probing = false;
+	p->g->probes--;
+	p->fetch = NULL;
+	p->g->job->engine.news = true;
+	if (!f && !err)
+		tt_pace_note(&p->g->fetches, tt_now() - p->since, true);
+	if (!f)
+		return;
+	err = err ? err : read_first(f, p);
 	if (err == -EAGAIN)
 		try_again(f);
-	else if (err || f->dropped)
+	else if (f->gift && (err == -EINVAL || err == -ECANCELED))
+		answer(f, err);
+	else if (err)
 		end(f, err);
 	else
 		get_data(f);
 }
 
-static void get_head(struct tt_fetch *f)
+static void look_up(struct tt_fetch *f)
 {
+	struct tutti_gossip *g = f->g;
+	struct tt_gossip_peer *p = &g->peers[f->rank];
+
 	f->state = TT_FETCH_HEAD;
-	post(f, &f->post, f->head, sizeof *f->head, 0, head_came);
+	p->since = f->since;
+	p->post = (struct tt_post){ .done = said, .op = { .kind = TT_GET,
+		.local = f->gift ? (void *)&p->offer : (void *)&p->front,
+		.len = f->gift ? sizeof p->offer : sizeof p->front, .offset = f->gift ? my_offer_at(g) : 0 } };
+	int err = tt_window_post(g->window, f->rank, &p->post);
+	if (err) {
+		end(f, err);
+		return;
+	}
+	p->fetch = f;
+	p->probing = true;
+	g->probes++;
+}
+
+/* Nothing has to come. Other fetches do, and their times stay as they are. */
+static void begin_in_place(struct tt_fetch *f)
+{
+	f->state = TT_FETCH_MAPPED;
+	if (!f->g->fetches.slowest)
+		tt_pace_note(&f->g->fetches, tt_now() - f->since, false);
 }
 
 /* Is its window known by now? One that is not there yet has no part in this round. A gift is of one life's memory. */
@@ -205,7 +319,8 @@ static void ask(struct tt_fetch *f)
 {
 	const struct tt_member *m = tt_member(f->g->job, f->rank);
 	const struct tt_gossip_device *d = &f->g->device;
-	int err = f->gift && f->epoch != m->epoch ? -ECONNRESET : tt_window_ask(f->g->window, f->rank);
+	bool over = f->gift && (f->epoch != m->epoch || tt_window_is_closed(f->g->window, f->rank));
+	int err = over ? -ECONNRESET : tt_window_ask(f->g->window, f->rank);
 
 	if (!err && d->apart)
 		err = tt_window_ask(d->window, f->rank);
@@ -216,37 +331,31 @@ static void ask(struct tt_fetch *f)
 	if (err)
 		end(f, err);
 	else if (!d->queue && tt_window_is_mapped(f->g->window, f->rank))
-		f->state = TT_FETCH_MAPPED;
-	else if (f->gift)
-		get_data(f);
+		begin_in_place(f);
 	else
-		get_head(f);
+		look_up(f);
 }
 
 /* ---- from begin to end ---- */
 
 static int make_staging(struct tt_fetch *f)
 {
-	size_t head = (sizeof *f->head + TT_MODEL_ALIGN - 1) / TT_MODEL_ALIGN * TT_MODEL_ALIGN;
-	bool apart = f->g->device.queue;
-	size_t bytes = head + (apart ? 0 : f->g->model.bytes);
+	size_t bytes = (f->g->model.bytes + TT_MODEL_ALIGN - 1) / TT_MODEL_ALIGN * TT_MODEL_ALIGN;
 
-	if (apart && !f->staging && tt_gossip_make_staging(f))
-		return -ENOMEM;
-	if (f->head)
+	if (f->staging)
 		return 0;
-	if (!(f->head = aligned_alloc(TT_MODEL_ALIGN, bytes)))
+	if (f->g->device.queue)
+		return tt_gossip_make_staging(f);
+	if (!(f->staging = aligned_alloc(TT_MODEL_ALIGN, bytes)))
 		return -ENOMEM;
-	if (!apart)
-		f->staging = (char *)f->head + head;
-	if (!tt_pin(f->g->job, f->head, bytes, TT_PIN_READ, &f->pinned))
+	if (!tt_pin(f->g->job, f->staging, bytes, TT_PIN_READ, &f->pinned))
 		return 0;
-	free(f->head);
-	f->head = NULL;
+	free(f->staging);
+	f->staging = NULL;
 	return -ENOMEM;
 }
 
-struct tt_fetch *tt_fetch_begin(struct tutti_gossip *g, int rank, const struct tt_mail *gift)
+struct tt_fetch *tt_fetch_begin(struct tutti_gossip *g, int rank, bool gift)
 {
 	struct tt_fetch *f = g->fetch, *last = f + TT_GOSSIP_FETCHES;
 
@@ -259,18 +368,14 @@ struct tt_fetch *tt_fetch_begin(struct tutti_gossip *g, int rank, const struct t
 	tt_lock(g->job);
 	f->rank = rank;
 	f->epoch = tt_member(g->job, rank)->epoch;
-	f->err = 0;
-	f->late = false;
+	f->err = f->verdict = 0;
+	f->late = f->claimed = f->dropped = false;
 	f->tries = 0;
 	f->have = 0;
-	f->gift = gift != NULL;
-	f->dropped = false;
+	f->gift = gift;
+	f->heard = gift ? tt_window_notified(g->window, rank, 0) : 0;
+	f->since = tt_now();
 	f->state = TT_FETCH_ASK;
-	if (gift) {
-		f->buffer = (int)gift->buffer;
-		f->number = gift->number;
-		f->weight = gift->weight;
-	}
 	ask(f);
 	tt_unlock(g->job);
 	return f;
@@ -282,6 +387,9 @@ void tt_fetch_drop(struct tt_fetch *f)
 		return;
 	tt_lock(f->g->job);
 	f->dropped = true;
+	f->claimed = false;
+	if (f->state == TT_FETCH_HEAD)
+		f->g->peers[f->rank].fetch = NULL;
 	for (int i = 0; i < TT_GOSSIP_DEPTH && f->under_way && f->g->device.queue; i++)
 		tt_device_give_up(f->g->job, &f->piece[i].post, -ECANCELED);
 	if (!f->under_way)
@@ -300,7 +408,7 @@ double tt_fetch_age(const struct tt_fetch *f)
 {
 	uint64_t now = tt_calendar();
 
-	return now > f->born ? (double)(now - f->born) / TT_MS : 0;
+	return now > f->copy.born ? (double)(now - f->copy.born) / TT_MS : 0;
 }
 
 bool tt_fetch_is_wanted(struct tt_fetch *f)
@@ -315,7 +423,7 @@ bool tt_fetch_is_idle(void *arg)
 {
 	const struct tutti_gossip *g = arg;
 
-	if (g->answers)
+	if (g->probes)
 		return false;
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
 		if (g->fetch[i].under_way)
@@ -342,24 +450,33 @@ static void let_go(struct tt_fetch *f)
 	tt_unlock(f->g->job);
 }
 
+static int read_in_place(struct tt_fetch *f, const char *theirs)
+{
+	const struct tt_gossip_head *h = (const void *)theirs;
+	const struct tt_offer *o = (const void *)(theirs + my_offer_at(f->g));
+
+	if (f->gift) {
+		uint64_t word = __atomic_load_n(&o->word, __ATOMIC_ACQUIRE);
+		return read_offer(f, &(struct tt_offer){ word, o->weight, o->born, o->seal });
+	}
+	uint64_t published = __atomic_load_n(&h->front.published, __ATOMIC_ACQUIRE);
+	const struct tt_gossip_copy *c = &h->copy[published % TT_GOSSIP_BUFFERS];
+	uint64_t stamp = __atomic_load_n(&c->stamp, __ATOMIC_ACQUIRE);
+	return read_front(f, h->front.hash, published, &(struct tt_gossip_copy){ stamp, c->clock, c->loss, c->born });
+}
+
 static int look_in_place(struct tt_fetch *f)
 {
-	const struct tt_gossip_head *h = (const void *)hold(f);
-	int err = 0;
+	const char *theirs = hold(f);
+	int err = -EINVAL;
 
-	if (!h)
+	if (!theirs)
 		return -ECONNRESET;
 	uint64_t bytes = tt_window_bytes(f->g->window, f->rank);
-	if (bytes < sizeof *h)
-		err = -EINVAL;
-	else if (!f->gift)
-		err = read_head(f, h);
-	else if (__atomic_load_n(&h->stamp[f->buffer], __ATOMIC_ACQUIRE) != f->number)
-		err = -ESTALE;
-	else
-		f->born = h->born[f->buffer];
+	if (bytes >= my_offer_at(f->g) + sizeof(struct tt_offer))
+		err = read_in_place(f, theirs);
 	if (!err && bytes < tt_gossip_offset(f->g, f->buffer) + f->g->model.bytes)
-		err = -EINVAL;
+		err = -ERANGE;
 	let_go(f);
 	return err;
 }
@@ -367,7 +484,7 @@ static int look_in_place(struct tt_fetch *f)
 static bool is_whole(const struct tt_fetch *f, const struct tt_gossip_head *h)
 {
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	return __atomic_load_n(&h->stamp[f->buffer], __ATOMIC_RELAXED) == f->number;
+	return __atomic_load_n(&h->copy[f->buffer].stamp, __ATOMIC_RELAXED) == f->copy.stamp;
 }
 
 static int mix_in_place(struct tt_fetch *f, const struct tt_blend *b)
@@ -384,34 +501,57 @@ static int mix_in_place(struct tt_fetch *f, const struct tt_blend *b)
 		whole = is_whole(f, (const void *)theirs);
 		let_go(f);
 	}
-	return whole ? 0 : -EAGAIN;
+	return whole ? 0 : f->gift ? -ECANCELED : -EAGAIN;
 }
 
-static void set_factor(const struct tt_fetch *f, double loss, double *factor)
+static int answer_in_place(struct tt_fetch *f, int verdict)
+{
+	char *theirs = hold(f);
+
+	if (!theirs)
+		return -ECONNRESET;
+	uint64_t *word = &((struct tt_offer *)(void *)(theirs + my_offer_at(f->g)))->word;
+	f->verdict = verdict;
+	int err = hear_verdict(f, __atomic_fetch_add(word, answer_of(f), __ATOMIC_SEQ_CST));
+	let_go(f);
+	return err;
+}
+
+static void set_factor(const struct tt_fetch *f, double loss, struct tt_blend *b)
 {
 	const struct tutti_gossip *g = f->g;
 
-	if (!f->gift)
-		*factor = tt_gossip_factor(&g->config, g->info.clock, f->clock, loss, f->loss);
+	if (f->gift)
+		b->factor = f->weight / (b->total + f->weight);
+	else
+		b->factor = tt_gossip_factor(&g->config, g->info.clock, f->copy.clock, loss, f->copy.loss);
+}
+
+static int mix_once(struct tt_fetch *f, struct tt_blend *b, double loss)
+{
+	int err = look_in_place(f);
+
+	if (!err) {
+		set_factor(f, loss, b);
+		err = mix_in_place(f, b);
+	}
+	if (f->gift && (!err || err == -EINVAL || err == -ECANCELED))
+		err = answer_in_place(f, err);
+	return err;
 }
 
 static int mix_mapped(struct tt_fetch *f, struct tt_blend *b, double loss)
 {
 	int err;
 
-	for (;;) {
-		if (!(err = look_in_place(f))) {
-			set_factor(f, loss, &b->factor);
-			err = mix_in_place(f, b);
-		}
-		if (err != -EAGAIN)
-			return err;
+	while ((err = mix_once(f, b, loss)) == -EAGAIN) {
 		tt_lock(f->g->job); /* other fetches count, too */
 		f->g->info.retries++;
 		tt_unlock(f->g->job);
 		if (++f->tries == TT_GOSSIP_TRIES)
-			return err;
+			break;
 	}
+	return err;
 }
 
 struct arrival { /* what a thread that averages waits for */
@@ -454,7 +594,7 @@ int tt_fetch_mix(struct tt_fetch *f, struct tt_blend *b, double loss, uint64_t d
 	do {
 		tt_lock(f->g->job);
 		err = await(&a, deadline);
-		set_factor(f, loss, &b->factor);
+		set_factor(f, loss, b);
 		bool mapped = f->state == TT_FETCH_MAPPED, came = f->state == TT_FETCH_DONE;
 		tt_unlock(f->g->job);
 		if (mapped)

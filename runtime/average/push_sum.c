@@ -1,171 +1,235 @@
 /* push_sum.c - gifts: a model that is given with a weight
  *
- *      giver: w = w / 2; keeps the buffer     -- mail {number, buffer, w}, notify -->   receiver
- *      giver  <--- reads the buffer, taken[buffer] = number ---   receiver: x = (w_r x_r + w_s x_s) / (w_r + w_s)
+ *      giver: w = w / 2; keeps the buffer; offer { word, w }     -- notify -->   receiver
+ *      giver  <--- reads the offer, then the buffer ---          receiver
+ *      giver  <--- adds to the word ---                          receiver: x = (w_r x_r + w_s x_s) / (w_r + w_s)
  *
- * A weight is in one place at each moment: with its giver until the mail has landed, or on its way, or the receiver's.
- * A mail that certainly has not landed comes back, with its buffer, and is mixed like one that came. What was given to
- * a rank that has gone since, less what came from it, is lost with that rank: summed over all that are left this is
- * what it had, beyond what it began with, wherever its last gifts were. */
+ * A weight is in one place at each moment: with its giver until the receiver has added to the word, then the
+ * receiver's. The giver withdraws an offer by one atomic of its own. A giver that needs the buffer gives a gift that
+ * its receiver has left alone to another rank. A gift whose receiver is gone or refuses comes back, and is mixed like
+ * one that came. A rank whose offer was withdrawn gets no other one before it has answered, so it adds once to each
+ * offer, and never to one that it has not read.
+ *
+ * What was given to a rank that has gone or closed since, less what came from it, is lost with that rank: summed over
+ * all that are left this is what it had, beyond what it began with. */
 #include "average/gossip.h"
 #include <math.h>
 #include <stdlib.h>
 
+static bool is_sum(const struct tutti_gossip *g) { return g->config.way == TUTTI_GOSSIP_PUSH_SUM; }
+
+uint64_t tt_offer_seal(const struct tutti_gossip *g, const struct tt_offer *o)
+{
+	struct tt_offer open = { o->word & ~(uint64_t)TT_OFFER_STATE, o->weight, o->born, g->model.hash };
+
+	return tt_hash64(TT_HASH64, &open, sizeof open);
+}
+
 /* ---- giving ---- */
 
-static int count_kept(const struct tutti_gossip *g)
+static bool has_room(const struct tutti_gossip *g)
 {
 	int n = 0;
 
 	for (int i = 0; i < g->config.buffers; i++)
 		n += g->gift[i].kept;
-	return n;
+	return n < g->config.buffers - (g->holds ? 3 : 2);
+}
+
+/* False: its receiver has just taken or refused it. */
+static bool withdraw(struct tutti_gossip *g, const struct tt_gift *gift)
+{
+	uint64_t word = gift->word;
+
+	if (!__atomic_compare_exchange_n(&g->offer[gift->rank].word, &word, word | TT_OFFER_WITHDRAWN, false,
+	                                 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return false;
+	g->peers[gift->rank].asked = true;
+	g->peers[gift->rank].given -= gift->weight;
+	return true;
+}
+
+static uint64_t age_of(const struct tutti_gossip *g, const struct tt_gift *gift)
+{
+	return tt_now() - g->peers[gift->rank].offered;
+}
+
+/* The one that was offered first, where its receiver has had enough time. Nobody has it afterwards. NULL: none. */
+static struct tt_gift *withdraw_late(struct tutti_gossip *g)
+{
+	struct tt_gift *late = NULL;
+
+	for (int i = 0; i < g->config.buffers; i++) {
+		struct tt_gift *gift = &g->gift[i];
+		if (gift->kept && !gift->back && (!late || age_of(g, gift) > age_of(g, late)))
+			late = gift;
+	}
+	if (!late || age_of(g, late) < tt_pace_limit(&g->takes) || !withdraw(g, late))
+		return NULL;
+	return late;
+}
+
+static struct tt_gift *new_gift(struct tutti_gossip *g)
+{
+	struct tt_gift *gift = &g->gift[g->published];
+
+	*gift = (struct tt_gift){ .kept = true, .weight = is_sum(g) ? g->info.weight / 2 : 1,
+		.word = (g->number * TT_GOSSIP_BUFFERS + (uint64_t)g->published) * (TT_OFFER_STATE + 1) };
+	if (is_sum(g))
+		g->info.weight -= gift->weight;
+	return gift;
+}
+
+static void write_offer(struct tt_offer *to, const struct tutti_gossip *g, const struct tt_gift *gift)
+{
+	to->weight = gift->weight;
+	to->born = g->head->copy[gift - g->gift].born;
+	to->seal = tt_offer_seal(g, &(struct tt_offer){ .word = gift->word, .weight = to->weight, .born = to->born });
+	__atomic_store_n(&to->word, gift->word, __ATOMIC_RELEASE);
 }
 
 void tt_gift_give(struct tutti_gossip *g, int rank)
 {
-	struct tt_gift *gift = &g->gift[g->published];
-	double weight = g->config.way == TUTTI_GOSSIP_PUSH_SUM ? g->info.weight / 2 : 1;
+	struct tt_gossip_peer *p = &g->peers[rank];
+	struct tt_gift *gift = has_room(g) ? new_gift(g) : withdraw_late(g);
 
-	if (count_kept(g) >= g->config.buffers - (g->holds ? 3 : 2)) {
+	if (!gift) {
 		g->none = "the last gifts were not taken yet";
 		return;
 	}
-	gift->kept = true;
 	gift->rank = rank;
-	gift->epoch = g->peers[rank].epoch; /* as it was chosen */
-	gift->mail = (struct tt_mail){ .number = g->number, .buffer = (uint64_t)g->published, .hash = g->model.hash,
-		.weight = weight };
-	if (tutti_put_notify(g->window, rank, (size_t)((char *)&g->mail[g->job->rank] - g->memory), &gift->mail,
-	                     sizeof gift->mail, 0, &gift->op)) {
-		gift->kept = false;
-		g->none = "it went away";
-		return;
-	}
-	g->peers[rank].given += weight;
-	if (g->config.way == TUTTI_GOSSIP_PUSH_SUM)
-		g->info.weight -= weight;
+	p->offered = tt_now();
+	write_offer(&g->offer[rank], g, gift);
+	p->given += gift->weight;
+	p->untold = tutti_put_notify(g->window, rank, 0, NULL, 0, 0, &p->told) != 0; /* settled as any other */
+	p->telling = !p->untold;
 }
 
 /* ---- what becomes of gifts ---- */
 
-static bool is_over(const struct tutti_gossip *g, const struct tt_gift *gift)
+static void come_back(struct tutti_gossip *g, struct tt_gift *gift)
 {
-	const struct tt_member *m = tt_member(g->job, gift->rank);
-
-	tt_lock(g->job);
-	bool over = m->state >= TT_LEFT || (gift->epoch && gift->epoch != m->epoch) ||
-	            tt_window_is_closed(g->window, gift->rank);
-	tt_unlock(g->job);
-	return over;
-}
-
-static uint64_t answer_to(const struct tutti_gossip *g, const struct tt_gift *gift)
-{
-	return __atomic_load_n(&g->head->taken[gift->mail.buffer], __ATOMIC_ACQUIRE);
-}
-
-/* It has another model. */
-static bool is_refused(struct tutti_gossip *g, const struct tt_gift *gift)
-{
-	bool refused = answer_to(g, gift) == (gift->mail.number | TT_GOSSIP_REFUSED);
-
-	if (refused)
-		g->peers[gift->rank].erred = gift->epoch;
-	return refused;
-}
-
-static bool is_back(struct tutti_gossip *g, struct tt_gift *gift)
-{
-	int err = tutti_test(&gift->op);
-
-	return err != -EINPROGRESS && !is_over(g, gift) && (err || is_refused(g, gift));
+	gift->kept = gift->back = is_sum(g); /* else it has no weight */
 }
 
 static void settle_gift(struct tutti_gossip *g, struct tt_gift *gift)
 {
-	bool taken = answer_to(g, gift) == gift->mail.number;
+	struct tt_gossip_peer *p = &g->peers[gift->rank];
+	uint64_t word = __atomic_load_n(&g->offer[gift->rank].word, __ATOMIC_ACQUIRE), state = word & TT_OFFER_STATE;
 
-	if ((!taken && !is_over(g, gift)) || tutti_test(&gift->op) == -EINPROGRESS)
-		return;
-	gift->kept = false;
+	if (state & TT_OFFER_REFUSED) {
+		p->erred = p->epoch;
+		p->given -= gift->weight;
+		come_back(g, gift);
+	} else if (state) {
+		gift->kept = false;
+		tt_pace_note(&g->takes, tt_now() - p->offered, false);
+	} else if (p->untold && withdraw(g, gift)) {
+		come_back(g, gift);
+	}
+}
+
+bool tt_gift_is_answered(struct tutti_gossip *g, int rank)
+{
+	struct tt_gossip_peer *p = &g->peers[rank];
+
+	if (p->untold)
+		return tt_window_ask(g->window, rank) == 0;
+	if (!(__atomic_load_n(&g->offer[rank].word, __ATOMIC_ACQUIRE) & TT_OFFER_ANSWERED))
+		return false;
+	tt_pace_note(&g->takes, tt_now() - p->offered, true);
+	return true;
+}
+
+void tt_gifts_end(struct tutti_gossip *g, int rank)
+{
+	struct tt_gossip_peer *p = &g->peers[rank];
+
+	for (int i = 0; i < g->config.buffers; i++) {
+		struct tt_gift *gift = &g->gift[i];
+		if (!gift->kept || gift->back || gift->rank != rank)
+			continue;
+		settle_gift(g, gift);
+		if (gift->kept && !gift->back && withdraw(g, gift))
+			come_back(g, gift);
+	}
+	if (is_sum(g))
+		g->info.lost += p->given - p->taken;
+	p->given = p->taken = 0;
+}
+
+static void settle_notify(struct tt_gossip_peer *p)
+{
+	int err = tutti_test(&p->told);
+
+	p->telling = err == -EINPROGRESS;
+	p->untold |= !p->telling && err;
 }
 
 void tt_gifts_settle(struct tutti_gossip *g)
 {
-	for (int i = 0; i < g->config.buffers; i++)
-		if (g->gift[i].kept)
-			settle_gift(g, &g->gift[i]);
+	for (int i = 0; i < g->job->size; i++)
+		if (g->peers[i].telling)
+			settle_notify(&g->peers[i]);
 	tt_lock(g->job);
+	for (int i = 0; i < g->config.buffers; i++)
+		if (g->gift[i].kept && !g->gift[i].back)
+			settle_gift(g, &g->gift[i]);
 	for (int i = 0; i < g->job->size; i++)
 		tt_gossip_meet(g, i);
 	tt_unlock(g->job);
 }
 
-/* ---- taking ---- */
-
-/* A mail is whole when its notify has come. */
-static bool has_mail(struct tutti_gossip *g, int rank)
+double tt_gifts_in_flight(const struct tutti_gossip *g)
 {
-	struct tt_gossip_peer *p = &g->peers[rank];
-	uint64_t number = __atomic_load_n(&g->mail[rank].number, __ATOMIC_ACQUIRE);
+	double sum = 0;
 
-	return rank != g->job->rank && number && number != p->last &&
-	       !tutti_wait_notify(g->window, rank, 0, p->gifts + 1, 0);
+	for (int i = 0; i < g->config.buffers; i++)
+		sum += g->gift[i].kept ? g->gift[i].weight : 0;
+	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
+		sum += g->fetch[i].claimed ? g->fetch[i].weight : 0;
+	return sum;
 }
 
-static bool is_fetched(struct tutti_gossip *g, int rank)
+/* ---- taking ---- */
+
+static bool is_fetched(const struct tutti_gossip *g, int rank)
 {
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
-		if (tt_fetch_is_wanted(&g->fetch[i]) && g->fetch[i].rank == rank)
+		if (g->fetch[i].state != TT_FETCH_IDLE && g->fetch[i].rank == rank)
 			return true;
 	return false;
 }
 
+/* A rank that was waited for in vain is asked in the background, and not waited for. tt_gossip_meet() is to see first
+ * that a rank has closed. */
+static bool has_offer(struct tutti_gossip *g, int rank)
+{
+	struct tt_gossip_peer *p = &g->peers[rank];
+
+	if (rank == g->job->rank || p->out || !tt_member_is_there(g->job, rank) ||
+	    tt_window_is_closed(g->window, rank) || tt_window_notified(g->window, rank, 0) <= p->heard)
+		return false;
+	p->late = p->late && (p->probing || tt_window_ask(g->window, rank));
+	return !p->late;
+}
+
 void tt_gifts_fetch(struct tutti_gossip *g)
 {
-	g->info.offers = 0;
-	for (int i = 0; i < g->job->size; i++) {
-		if (!has_mail(g, i))
-			continue;
-		g->info.offers++;
-		if (!is_fetched(g, i) && g->mail[i].buffer < TT_GOSSIP_BUFFERS)
-			tt_fetch_begin(g, i, &g->mail[i]);
-	}
-}
+	int n = 0, offers = 0;
 
-struct answer {
-	struct tt_post post;
-	struct tutti_gossip *g;
-	uint64_t number;
-};
-
-static void free_answer(struct tt_post *p, int err)
-{
-	struct answer *a = tt_container_of(p, struct answer, post);
-
-	(void)err; /* the giver is gone */
-	a->g->answers--;
-	a->g->job->engine.news = true;
-	free(a);
-}
-
-/* Tells the giver that its buffer is free again. */
-static void answer(struct tutti_gossip *g, int rank, const struct tt_mail *mail, bool refused)
-{
-	struct answer *a = malloc(sizeof *a);
-
-	if (!a)
-		return; /* its buffer stays kept */
-	a->g = g;
-	a->number = mail->number | (refused ? TT_GOSSIP_REFUSED : 0);
-	a->post = (struct tt_post){ .done = free_answer, .op = { .kind = TT_PUT, .local = &a->number, .len = 8,
-		.offset = offsetof(struct tt_gossip_head, taken) + 8 * mail->buffer } };
 	tt_lock(g->job);
-	g->answers++;
-	if (tt_window_post(g->window, rank, &a->post))
-		free_answer(&a->post, 0);
+	for (int i = 0; i < g->job->size; i++) {
+		if (!has_offer(g, i))
+			continue;
+		offers++;
+		if (!is_fetched(g, i) && !g->peers[i].probing)
+			g->list[n++] = i;
+	}
 	tt_unlock(g->job);
+	g->info.offers = offers;
+	for (int i = 0; i < n && tt_fetch_begin(g, g->list[i], true); i++)
+		continue;
 }
 
 struct mixing { /* one call of mix */
@@ -179,63 +243,50 @@ static void adopt(struct tutti_gossip *g, struct mixing *x, char *to, double wei
 	tt_gossip_adopt(g, to);
 	x->result->factor = 1 - (1 - x->result->factor) * x->total / (x->total + weight);
 	x->total += weight;
-	if (g->config.way == TUTTI_GOSSIP_PUSH_SUM)
+	if (is_sum(g))
 		g->info.weight = x->total;
 }
 
-/* The giver has another model, or its mail makes no sense. It is told so in its window. */
-static int refuse(const struct tt_fetch *f)
-{
-	tt_lock(f->g->job);
-	int err = tt_window_ask(f->g->window, f->rank);
-	tt_unlock(f->g->job);
-	return err == -EINPROGRESS ? -ETIMEDOUT : -EINVAL;
-}
-
-static bool is_there(const struct tutti_gossip *g, int rank)
+/* Its bytes did not come in time. What has not begun to come makes room. */
+static void let_wait(struct tutti_gossip *g, struct tt_fetch *f)
 {
 	tt_lock(g->job);
-	bool there = tt_member_is_there(g->job, rank);
+	bool begun = f->state > TT_FETCH_HEAD;
+	g->peers[f->rank].late = !begun;
+	f->late = true;
 	tt_unlock(g->job);
-	return there;
+	if (!begun)
+		tt_fetch_drop(f);
 }
 
-/* 0; -ETIMEDOUT, or as of tt_gossip_ends(): its bytes have not all come yet; -EINVAL: refused; else it is gone: its
- * giver has, or has closed. */
+/* 0; -ETIMEDOUT, or as of tt_gossip_ends(): its bytes have not all come yet; -EINVAL: refused; else it was withdrawn,
+ * or its giver is gone, or has closed. */
 static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 {
 	struct tt_gossip_peer *p = &g->peers[f->rank];
-	struct tt_mail mail = { .number = f->number, .buffer = (uint64_t)f->buffer };
-	uint64_t deadline = f->late ? 0 : x->deadline;
-	struct tt_blend b = { .own = tt_gossip_own(g), .factor = f->weight / (x->total + f->weight) };
+	struct tt_blend b = { .own = tt_gossip_own(g), .total = x->total };
 	int spare = tt_gossip_spare(g), err;
 
 	if (spare < 0)
 		return -ETIMEDOUT;
 	b.to = tt_gossip_buffer(g, spare);
-	if (g->mail[f->rank].hash == g->model.hash && f->weight > 0 && isfinite(f->weight))
-		err = tt_fetch_mix(f, &b, 0, deadline);
-	else
-		err = refuse(f);
+	err = tt_fetch_mix(f, &b, 0, f->late ? 0 : x->deadline);
 	if (tt_gossip_ends(g, err))
 		return err;
-	f->late = err == -ETIMEDOUT;
-	if (f->late)
+	if (err == -ETIMEDOUT) {
+		let_wait(g, f);
 		return err;
-	if (err && err != -EINVAL && err != -ESTALE && is_there(g, f->rank)) { /* again next time */
-		tt_fetch_drop(f);
-		return -ETIMEDOUT;
 	}
-	p->last = f->number;
-	p->gifts++;
 	if (!err) {
-		adopt(g, x, tt_gossip_buffer(g, spare), f->weight);
-		p->taken += f->weight;
+		adopt(g, x, b.to, f->weight);
 		x->result->peer = f->rank;
 		x->result->age_ms = tt_fetch_age(f);
 		x->result->gifts++;
 	}
-	answer(g, f->rank, &mail, err == -EINVAL);
+	if (!err || err == -ECANCELED || err == -ENODATA || err == -EINVAL || err == -ERANGE)
+		p->heard = f->heard;
+	else
+		err = -ETIMEDOUT; /* again next time, if its giver is there then */
 	tt_fetch_drop(f);
 	return err;
 }
@@ -243,35 +294,31 @@ static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 static void take_back(struct tutti_gossip *g, struct mixing *x, struct tt_gift *gift)
 {
 	int spare = tt_gossip_spare(g);
-	double weight = gift->mail.weight;
 
 	if (spare < 0)
 		return;
-	if (g->config.way == TUTTI_GOSSIP_PUSH_SUM) {
-		const struct tt_blend b = { .to = tt_gossip_buffer(g, spare), .own = tt_gossip_own(g),
-			                    .factor = weight / (x->total + weight) };
-		tt_gossip_blend(g, &b, tt_gossip_buffer(g, (int)gift->mail.buffer), 0, g->model.bytes);
-		adopt(g, x, tt_gossip_buffer(g, spare), weight);
-	}
-	g->peers[gift->rank].given -= weight;
-	gift->kept = false;
+	const struct tt_blend b = { .to = tt_gossip_buffer(g, spare), .own = tt_gossip_own(g),
+		                    .factor = gift->weight / (x->total + gift->weight) };
+	tt_gossip_blend(g, &b, tt_gossip_buffer(g, (int)(gift - g->gift)), 0, g->model.bytes);
+	adopt(g, x, tt_gossip_buffer(g, spare), gift->weight);
+	gift->kept = gift->back = false;
 }
 
 int tt_gifts_mix(struct tutti_gossip *g, tutti_gossip_result *result, uint64_t deadline)
 {
-	struct mixing x = { g->config.way == TUTTI_GOSSIP_PUSH_SUM ? g->info.weight : 1, deadline, result };
-	bool some;
+	struct mixing x = { is_sum(g) ? g->info.weight : 1, deadline, result };
+	bool some = true;
 	int err = 0;
 
 	for (int i = 0; i < g->config.buffers; i++)
-		if (g->gift[i].kept && is_back(g, &g->gift[i]))
+		if (g->gift[i].back)
 			take_back(g, &x, &g->gift[i]);
-	do {
+	for (int left = g->job->size; some && left && !tt_gossip_ends(g, err); left--) { /* givers may be faster */
 		some = false;
 		tt_gifts_fetch(g);
 		for (int i = 0; !tt_gossip_ends(g, err) && i < TT_GOSSIP_FETCHES; i++)
 			if (tt_fetch_is_wanted(&g->fetch[i]))
 				some |= (err = take(g, &x, &g->fetch[i])) != -ETIMEDOUT;
-	} while (some && !tt_gossip_ends(g, err));
+	}
 	return tt_gossip_ends(g, err) ? err : 0;
 }

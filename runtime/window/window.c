@@ -695,6 +695,11 @@ static uint64_t notified(const struct notify_wait *n)
 	return !s ? 0 : n->rank < 0 ? s->total : s->from[n->rank];
 }
 
+uint64_t tt_window_notified(struct tutti_window *w, int rank, int slot)
+{
+	return notified(&(struct notify_wait){ .window = w, .rank = rank, .slot = slot });
+}
+
 static bool is_notified(void *arg)
 {
 	const struct notify_wait *n = arg;

@@ -25,6 +25,7 @@ void tt_window_again(struct tutti_window *, int rank); /* if that rank has close
 int tt_window_ask(struct tutti_window *, int rank);
 /* tutti_wait_notify(), for a window that is part of what the program holds: the close of that ends the wait */
 int tt_window_await(struct tutti_window *, struct tt_users *, int rank, int slot, uint64_t count, int timeout_ms);
+uint64_t tt_window_notified(struct tutti_window *, int rank, int slot); /* how many have come from that rank */
 bool tt_window_is_closed(struct tutti_window *, int rank); /* that rank has closed its own, and was not asked again */
 uint64_t tt_window_bytes(struct tutti_window *, int rank); /* how large that rank's is, which is known */
 bool tt_window_is_mapped(struct tutti_window *, int rank); /* that rank's memory is mapped here, as far as is known */

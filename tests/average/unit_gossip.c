@@ -345,7 +345,7 @@ static void fetch_beside_readers(tutti *job)
 	meet(job);
 	CHECK(tutti_gossip_fetch(g, 1, &list, &r) == 0 && r.peer == 1 - tutti_rank(job) && to == r.peer);
 	for (int i = 0; i < g->config.buffers; i++)
-		CHECK(g->head->stamp[i] != 0);
+		CHECK(g->head->copy[i].stamp != 0);
 	meet(job);
 	tutti_gossip_close(g);
 	meet(job);
@@ -992,6 +992,198 @@ static void test_in_vain(void)
 	}
 }
 
+/* The receiver closes, and opens again in the same life: it gets gifts as before. What it has not taken comes back, and
+ * what it has taken with it is counted. */
+static void close_receiver(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x = rank;
+	tutti_gossip *g = open_pushing(job, &x, 1, 0);
+	tutti_gossip_info info = { 0 };
+
+	for (int i = 0; i < 2; i++) { /* a gift that is taken, and one that is not */
+		meet(job);
+		if (rank == 1)
+			CHECK(tutti_gossip_publish(g, 1) == 0);
+		meet(job);
+		if (rank == 0 && !i) {
+			await_offer(g);
+			CHECK(tutti_gossip_mix(g, 1, &last_result[0]) == 0 && last_result[0].gifts == 1);
+		}
+		meet(job);
+		if (rank == 1)
+			CHECK(tutti_gossip_look(g, &info) == 0 && info.weight == (i ? 0.125 : 0.25));
+	}
+	if (rank == 0) {
+		tutti_gossip_close(g);
+		g = open_pushing(job, &x, 1, 0);
+	}
+	meet(job);
+	if (rank == 1) {
+		CHECK(tutti_gossip_mix(g, 1, NULL) == 0 && tutti_gossip_look(g, &info) == 0);
+		CHECK(info.weight == 0.25 && info.in_flight == 0 && info.lost == 0.25);
+		for (int i = 0; i < 2000 && !(info.in_flight > 0); i++, pass_time(TT_MS))
+			CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_look(g, &info) == 0);
+		CHECK(info.in_flight == 0.125);
+	} else {
+		await_offer(g);
+		CHECK(tutti_gossip_mix(g, 1, &last_result[0]) == 0 && last_result[0].gifts == 1);
+		CHECK(tutti_gossip_look(g, &info) == 0 && info.weight == 0.625);
+	}
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_receiver_closes(void) { ON_ALL(.size = 2, .program = close_receiver); }
+
+/* A peer that was removed is not heard: its gift stays with it until the peer is added again. */
+static void remove_giver(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x = rank;
+	tutti_gossip *g = open_pushing(job, &x, 1, 0);
+	tutti_gossip_info info;
+
+	if (rank == 0)
+		CHECK(tutti_gossip_remove_peer(g, "1") == 0);
+	meet(job);
+	if (rank == 1)
+		CHECK(tutti_gossip_publish(g, 1) == 0);
+	meet(job);
+	for (int i = 0; i < 20 && rank == 0; i++, pass_time(TT_MS))
+		CHECK(tutti_gossip_mix(g, 1, NULL) == 0 && tutti_gossip_look(g, &info) == 0 && !info.offers &&
+		      info.weight == 0.5);
+	if (rank == 0) {
+		CHECK(tutti_gossip_add_peer(g, "1") == 0);
+		await_offer(g);
+		CHECK(tutti_gossip_mix(g, 1, &last_result[0]) == 0 && last_result[0].gifts == 1);
+	}
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_removed(void) { ON_ALL(.size = 2, .program = remove_giver); }
+
+/* Ranks that never open the gossip get a gift each, which then goes to a rank that takes it. */
+static void give_beside_absent(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x = rank;
+	tutti_tensor model = { &x, 1, TUTTI_F64 };
+	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.way = TUTTI_GOSSIP_PUSH_SUM, it.timeout_ms = 50);
+	tutti_gossip *g = rank < 2 ? open_gossip(job, "some", &model, 1, c) : NULL;
+	tutti_gossip_info info = { 0 }, later;
+
+	meet(job);
+	for (int i = 0; g && i < 5000 && !(g->peers[2].asked && g->peers[3].asked); i++, pass_time(TT_MS))
+		CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, NULL) == 0);
+	if (g) {
+		uint64_t offered = g->peers[2].offered + g->peers[3].offered;
+		CHECK(tutti_gossip_look(g, &info) == 0);
+		later = info;
+		for (int i = 0; i < 5000 && later.mixed < info.mixed + 10; i++, pass_time(TT_MS))
+			CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, NULL) == 0 &&
+			      tutti_gossip_look(g, &later) == 0);
+		CHECK(later.mixed >= info.mixed + 10 && g->peers[2].offered + g->peers[3].offered == offered);
+		fate[rank].over = true;
+		while (!fate[1 - rank].over) {
+			CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, NULL) == 0);
+			pass_time(TT_MS);
+		}
+	}
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_absent(void)
+{
+	for (int i = 0; i < 3; i++) {
+		memset((void *)fate, 0, sizeof fate);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = i ? i > 1 ? "shm" : "tcp" : "sim",
+		                                          .program = give_beside_absent }), 0);
+	}
+}
+
+/* ---- peers that are stopped ---- */
+
+enum { CROWD = 8, STOPPED = 5 };
+
+/* A fetch from a stopped rank is given up, holds nothing, and the wait for it is no longer than recent fetches. */
+static void pull_beside_stopped(tutti *job)
+{
+	int rank = tutti_rank(job), rounds = 0, mixed = 0;
+	double x[3000];
+	tutti_gossip_result r;
+
+	fill_doubles(x, 3000, rank);
+	tutti_gossip *g = open_gossip(job, "stopped", &(tutti_tensor){ x, 3000, TUTTI_F64 }, 1,
+	                              tutti_gossip_defaults());
+	meet(job);
+	CHECK(tt_gossip_timeout(g) == 1000 * TT_MS);
+	for (int i = 0; i < 40; i++, pass_time(TT_MS))
+		CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, NULL) == 0);
+	CHECK(tt_gossip_timeout(g) < 200 * TT_MS);
+	if (rank < STOPPED) {
+		meet(job);
+	} else {
+		uint64_t begun = tt_now();
+		for (int i = 0; i < STOPPED && rank == STOPPED; i++)
+			tt_sim_stop(i, 0, 2000 * TT_MS);
+		for (; tt_now() < begun + 1900 * TT_MS; rounds++, pass_time(TT_MS)) {
+			CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, &r) == 0);
+			mixed += r.peer >= 0;
+		}
+		CHECK(rounds > 500 && mixed > 0.9 * rounds);
+		meet(job);
+	}
+	tutti_gossip_close(g);
+}
+
+static void test_beside_stopped(void)
+{
+	for (uint64_t seed = 0; seed < count_seeds(3); seed++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = CROWD, .wire = "sim", .seed = seed,
+		                                          .silence_ms = 10000, .program = pull_beside_stopped }), 0);
+	CU_ASSERT(tt_gossip_score(500, -ENOMEM) == 500 && tt_gossip_score(500, -EINVAL) == 0);
+}
+
+/* ---- a gossip of a group ---- */
+
+/* Two groups of three, each in the order from the last rank to the first. */
+static void gossip_in_group(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x = rank;
+	tutti_tensor model = { &x, 1, TUTTI_F64 };
+	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.choice = TUTTI_CHOICE_RING, it.timeout_ms = 20000);
+	tutti_gossip_result r;
+	tutti_gossip_info info;
+	tutti *half = NULL;
+	tutti_gossip *g;
+	char outside[16];
+
+	CHECK(tutti_group_split(job, rank % 2, -rank, &half) == 0 && tutti_size(half) == 3);
+	g = open_gossip(half, "half", &model, 1, c);
+	CHECK(tutti_gossip_look(g, &info) == 0 && info.peers == 2 && info.weight == 1 / 3.0);
+	snprintf(outside, sizeof outside, "%d", (rank + 1) % 6);
+	CHECK(tutti_gossip_add_peer(g, outside) == -ENOENT && strstr(tutti_why(), "group of 3"));
+	for (int round = 0; round < 4; round++) {
+		meet(job);
+		CHECK(tutti_gossip_publish(g, 1) == 0);
+		meet(job);
+		CHECK(tutti_gossip_mix(g, 1, &r) == 0 && r.peer == (rank + (round % 2 ? 2 : 4)) % 6);
+	}
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+	tutti_group_free(half);
+}
+
+static void test_group(void) { ON_ALL(.size = 6, .program = gossip_in_group); }
+
 /* ---- the config file, names, a list of nodes ---- */
 
 static void write_file(const char *path, const char *text)
@@ -1375,6 +1567,11 @@ static CU_TestInfo tests[] = {
 	{ "the giver closes", test_giver_closes },
 	{ "the giver closes and opens again", test_opened_again },
 	{ "a gift in vain", test_in_vain },
+	{ "the receiver closes and opens again", test_receiver_closes },
+	{ "a giver that was removed", test_removed },
+	{ "ranks that never open", test_absent },
+	{ "pull beside stopped ranks", test_beside_stopped },
+	{ "a gossip of a group", test_group },
 	{ "the config file", test_config },
 	{ "a node of the list comes late", test_late_node },
 	{ "lists of nodes that differ", test_own_lists },

@@ -11,7 +11,11 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-enum { RANKS_MAX = 8, HANG_MS = 30000 * SLOW, NOBODY = -1 };
+#ifndef CREW_MOST
+#define CREW_MOST 8 /* ranks */
+#endif
+
+enum { RANKS_MAX = CREW_MOST, HANG_MS = 30000 * SLOW, NOBODY = -1 };
 
 struct report {                  /* of one rank, to its parent */
 	atomic_int rounds;       /* calls that went well */

@@ -19,9 +19,9 @@ local CHOICES = {
 
 -- Opens a gossip. model: a tensor or a table of tensors. options: way ("pull", "push", "push_sum"), choice ("uniform",
 -- "exponential", "ring", "hosts", "dpwa"), method ("constant", "clock", "loss"), value, divergence_threshold,
--- fetch_probability, buffers, timeout (seconds), seed, clock, weight, place of the published models of a model on a GPU
--- ("model", "host"). The section gossip of the job's config file gives the options that the caller leaves out; else an
--- option has its default.
+-- fetch_probability, buffers, timeout (seconds; 0: by recent fetches), seed, clock, weight, place of the published models
+-- of a model on a GPU ("model", "host"). The section gossip of the job's config file gives the options that the caller
+-- leaves out; else an option has its default.
 function Gossip.open(group, name, model, options)
    local c, rest = ffi.new('tutti_gossip_config', lib.tutti_gossip_defaults()), {}
    check(lib.tutti_gossip_configure(group.c, c))

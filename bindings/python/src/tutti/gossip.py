@@ -117,9 +117,10 @@ class Gossip(Handle):
     function without arguments that returns a rank, or None for no peer: `publish` calls the function. method of f:
     "constant", which is value, 0.5, or "clock", "loss". divergence_threshold: below this loss f shrinks with the loss;
     0. fetch_probability: that a round has a peer; 1. buffers: how many published models stay readable, 2 to 4; 0: 3,
-    with push 4. timeout: seconds that `mix` waits; 1. seed of the choices; 0: another one each time. clock at the
-    start; 0. weight of push_sum at the start; NaN: 1 / ranks. docs/methods.md explains all of them. place of the
-    published models, if the model is on a GPU: "model" is that GPU, on all ranks; "host" takes host memory instead.
+    with push 4. timeout: seconds that `mix` waits; 0, as recent fetches suggest. seed of the choices; 0: another one
+    each time. clock at the start; 0. weight of push_sum at the start; NaN: 1 / ranks. docs/methods.md explains all of
+    them. place of the published models, if the model is on a GPU: "model" is that GPU, on all ranks; "host" takes host
+    memory instead.
 
     A model may be on a GPU: way "pull", without `mix_start`. `publish`, `mix` and `fetch` wait for the current stream.
 
