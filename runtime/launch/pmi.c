@@ -63,7 +63,7 @@ static int receive(struct wire *w, char *to, size_t n, const char *what)
 		uint64_t now = tt_now();
 		if (now >= w->doubt && now < w->end) {
 			tt_log(tt_launch_level(w->rank, w->size), "joining waits for the launcher, which waits for "
-			       "all %d processes to join (%s says of none whether it has)", w->size, w->language);
+			       "all %d processes to join (%s does not say which ones have)", w->size, w->language);
 			w->doubt = w->end;
 		}
 		int ready = tt_hook_poll_files(&p, 1, w->doubt);

@@ -196,7 +196,7 @@ static int meet(const struct tt_launch *b, uint64_t silence, uint64_t timeout)
 		if (atomic_load(&fence.over) || tt_now() < doubt || doubt == end)
 			continue;
 		tt_log(tt_launch_level(b->rank, b->size), "joining waits for the launcher, which waits for all %d "
-		       "processes of %s to join (PMIx says of none whether it has)", b->size, pmix.me.nspace);
+		       "processes of %s to join (PMIx does not say which ones have)", b->size, pmix.me.nspace);
 		doubt = end;
 	}
 	if (!atomic_load(&fence.over))

@@ -548,8 +548,8 @@ static int explain_receive(const struct tt_operation *op)
 		return tt_fail(op->err, "recv: this group was shrunk or grown before a message with tag %d had come "
 		               "from %s: go on with the group that came of it", tag, from);
 	if (op->err == -ECANCELED)
-		return tt_fail(op->err, "recv: cancelled, or its group was freed, before a message with tag %d came "
-		               "from %s", tag, from);
+		return tt_fail(op->err, "recv: it was cancelled, or its group was freed, before a message with tag %d "
+		               "came from %s", tag, from);
 	if (op->err == -ESHUTDOWN)
 		return tt_fail(op->err, "recv: this process has left the job (tutti_leave) before a message with tag "
 		               "%d came from %s", tag, from);

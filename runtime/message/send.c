@@ -238,8 +238,8 @@ static int explain_send(const struct tt_operation *op)
 		return tt_fail(op->err, "send: the group was shrunk, grown or freed, here or on %s, before the message "
 		               "with tag %d was received", to.text, tag);
 	if (op->err == -ECANCELED)
-		return tt_fail(op->err, "send: cancelled, or its group was freed, before %s had received the message "
-		               "with tag %d", to.text, tag);
+		return tt_fail(op->err, "send: it was cancelled, or its group was freed, before %s had received the "
+		               "message with tag %d", to.text, tag);
 	return 0;
 }
 

@@ -720,7 +720,7 @@ int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms)
 
 static int say_none(int n)
 {
-	return tt_fail(-ENOENT, "wait for any: of %d operations none is left: none was started, or the results of all "
+	return tt_fail(-ENOENT, "wait for any: none of %d operations is left: none was started, or the results of all "
 	               "were returned before", n);
 }
 
