@@ -114,7 +114,8 @@ class Gradients(Handle):
     def move(self, tensors: Any) -> None:
         """From the next step on the gradients are these tensors, of the same counts and types.
 
-        Other ranks need not move. For programs that have new gradients in each step, as torch has after `optimizer.zero_grad()`.
+        Other ranks need not move. For programs that have new gradients in each step, as torch has after
+        `optimizer.zero_grad()`.
         """
         model = Model(tensors)
         call(lib.tutti_gradients_move, self._handle, model.list, len(model))
