@@ -48,7 +48,9 @@ grep -oE '(struct|enum) \w* *\{[^}]*\}' bare | sed 's/[^{]*{//' | tr ',;{}' '\n\
 	sed -e 's/\[[^]]*\]//g' -e 's/(\*\(\w*\)).*/ \1/' -e 's/=.*//' |
 	sed -n 's/^.*[ *]\([A-Za-z_]\w*\) *$/\1/p' | grep -vxE 'reserved|opaque' | sort -u > parts
 [ "$(wc -l < parts)" -gt 150 ] || fail "of tutti.h only $(wc -l < parts) members and constants were found"
-sed -n 's/^TT_SETTING([A-Z_]*, "\(TUTTI_[A-Z_]*\)".*/\1/p' "$source/runtime/base/settings.def" >> parts
+sed -n 's/^TT_\(AGREED_\)*SETTING([A-Z_]*, "\(TUTTI_[A-Z_]*\)".*/\2/p' "$source/runtime/base/settings.def" > known
+[ "$(wc -l < known)" -gt 35 ] || fail "in settings.def only $(wc -l < known) settings were found"
+cat known >> parts
 for part in $(cat parts); do
 	grep -qw -e "$part" manual || fail "no man page has $part of tutti.h or settings.def"
 done
