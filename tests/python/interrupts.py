@@ -290,6 +290,22 @@ def open_gradients(w):
     w.gradients = w.keep(tutti.Gradients([floats()]))
 
 
+def open_started(w):
+    """The walker has started the end of a step."""
+    open_gradients(w)
+    if w.me == 0:
+        w.operation = w.gradients.average_start()
+
+
+def peer_ends(w, call):
+    if w.me:
+        w.gradients.average()
+    else:
+        call(w)
+        w.operation.wait()
+        w.gradients.apply()
+
+
 def open_elastic(w):
     import tutti
     w.elastic = w.keep(tutti.ElasticAverage([floats()], 1, 0.5))
@@ -340,6 +356,9 @@ def peer_gossips(w, call):
     on_walker(w, call)
 
 
+waits("gradients_open", open_gradients, cancels=True)
+waits("gradients_regroup", lambda w: w.gradients.regroup(w.job), open_gradients, cancels=True)
+waits("gradients_next", lambda w: list(w.gradients.buckets()), open_started, peer_ends)
 waits("gradients_sum", lambda w: w.gradients.sum(), open_gradients)
 waits("gradients_average", lambda w: w.gradients.average(), open_gradients)
 waits("gradients_synchronize", lambda w: w.gradients.synchronize([floats()]), open_gradients)

@@ -114,11 +114,14 @@ EXITS = [  # what a rank does, its exit status, and what rank 0, whom it has not
 def test_exit(ranks):
     """Each rank but the first ends in a way of its own, with something started or waited for."""
     program = """
-import builtins, os, signal, sys, threading, time
+import builtins, glob, os, signal, sys, threading, time
 import numpy as np
 import tutti
 job = tutti.init()
 job.barrier()
+open("through%%d" %% job.rank, "w").close()
+while len(glob.glob("through*")) < job.size:  # the first death must find nobody inside the barrier
+    time.sleep(0.01)
 if job.rank == 0:
     begun = time.monotonic()
     for rank in range(1, job.size):
