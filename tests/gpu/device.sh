@@ -115,7 +115,7 @@ run_part() { # name, limit
 table() { # of the findings: part, what, value
 	echo
 	sed -n 's/^{"part": "\([^"]*\)", "what": "\([^"]*\)", "value": "*\([^",}]*\)"*\(, "unit": "\([^"]*\)"\)*}$/\1: \2: \3 \5/p
-		s/^{"test": "\([^"]*\)", "transport": "\([^"]*\)".*"bytes": \([0-9]*\), "type": "\([^"]*\)".*"gb_per_s": \([^,]*\),.*"ratio": \([^,}]*\).*/\1 of \4, \3 bytes, \2: \5 GB\/s, ratio \6/p' \
+		s/^{.*"test": "\([^"]*\)", "transport": "\([^"]*\)".*"bytes": \([0-9]*\), "type": "\([^"]*\)".*"gb_per_s": \([^,]*\),.*"ratio": \([^,}]*\).*/\1 of \4, \3 bytes, \2: \5 GB\/s, ratio \6/p' \
 		"$json"
 }
 

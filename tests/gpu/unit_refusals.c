@@ -84,6 +84,12 @@ static int gradients_open(struct handles *h)
 
 	return tutti_gradients_open(h->job, &t, 1, 0, &g);
 }
+static int gradients_move(struct handles *h)
+{
+	tutti_tensor t = list_of(h);
+
+	return tutti_gradients_move(h->gradients, &t, 1);
+}
 static int gradients_synchronize(struct handles *h)
 {
 	tutti_tensor t = list_of(h);
@@ -157,7 +163,8 @@ static const struct refusal {
 	{ "tutti_add", 1, add }, { "tutti_table_push_rows", 2, push_rows },
 	{ "tutti_table_pull_rows", 2, pull_rows }, { "tutti_table_assign_rows", 2, assign_rows },
 	{ "tutti_table_refresh_rows", 2, refresh_rows }, { "tutti_table_pull_fresh", 2, pull_fresh },
-	{ "tutti_gradients_open", 1, gradients_open }, { "tutti_gradients_synchronize", 1, gradients_synchronize },
+	{ "tutti_gradients_open", 1, gradients_open }, { "tutti_gradients_move", 1, gradients_move },
+	{ "tutti_gradients_synchronize", 1, gradients_synchronize },
 	{ "tutti_ea_open", 1, ea_open }, { "tutti_center_open", 1, center_open },
 	{ "tutti_center_read", 1, center_read },
 	{ "tutti_center_ahead", 1, center_ahead }, { "tutti_center_move", 1, center_move },
