@@ -43,7 +43,7 @@ int tt_state_load(const char *of, const char *path, const struct tt_held *, int 
 
 /* ---- round.c: one round of averaging: how many ranks contribute, and what is summed meanwhile ----
  *
- * All ranks of a group begin the same sums in the same order. A round that has failed stays so until tt_round_reset. */
+ * All ranks of a group begin the same sums in the same order. A round that has failed stays so until tt_round_move. */
 
 struct tt_round {
 	tutti *group;          /* NULL: the program has freed it */
@@ -59,8 +59,9 @@ struct tt_round {
 };
 int tt_round_open(struct tt_round *, tutti *group, int sums, const char *what);
 void tt_round_close(struct tt_round *); /* waits for what is under way; cancels what an interrupted call has left */
-/* Likewise; the next round of `of`, which has this one, is in that group. -EINVAL: a group of another job. */
-int tt_round_reset(struct tt_round *, struct tt_handle *of, tutti *group);
+int tt_round_may_move(const struct tt_handle *of, const tutti *group); /* -EINVAL: it is a group of another job */
+/* The round was settled. The next round of `of`, which has this one, is in that group, and without an error. */
+void tt_round_move(struct tt_round *, struct tt_handle *of, tutti *group);
 /* A call of the program on `of`, which has the round, begins and ends. -ESTALE: the group was freed; and as
  * tt_users_enter(). */
 int tt_round_enter(struct tt_round *, struct tt_handle *of);

@@ -248,8 +248,9 @@ static int begin(tutti_center *c, const struct opening *o)
 {
 	int err = together(o, prepare(c, o));
 
-	if (err || (!o->alone && (err = tt_center_compare(o->group, o->name, &c->config, &c->model))) ||
-	    (err = together(o, make_center(c, o))))
+	if (!err && !o->alone)
+		err = together(o, tt_center_compare(o->group, o->name, &c->config, &c->model));
+	if (err || (err = together(o, make_center(c, o))))
 		return err;
 	return together(o, take_center(c));
 }

@@ -2,6 +2,7 @@
 #include "average/average_private.h"
 #include "kernel/kernel.h"
 #include "member/member.h"
+#include "table/table.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,9 +119,16 @@ struct opened { /* by a rank */
 	tutti_update defaults;
 };
 
-static const char *const kinds[] = { "elastic", "delta", "own" }, *const modes[] = { "ASYNC", "SSP", "BSP" };
+static const char *const kinds[] = { "elastic", "delta", "own" };
 
 static uint64_t sum_list(const int *list, int n) { return list ? tt_sum64(list, (size_t)n * sizeof *list) : 0; }
+
+static const char *mode_of(const struct opened *o)
+{
+	const char *name = tt_mode_name((uint64_t)o->mode);
+
+	return name ? name : "of another version";
+}
 
 static struct opened describe(const tutti_center_config *c, uint64_t model)
 {
@@ -196,8 +204,7 @@ static int compare_rank(const struct comparison *c, const struct opened *theirs,
 
 	if ((err = compare_words(c, "kind", word(kinds, TT_COUNT(kinds), theirs->kind), kinds[mine->kind])) ||
 	    (err = compare_words(c, "updater.rule", rule_name(theirs->rule), rule_name(mine->rule))) ||
-	    (err = compare_words(c, "consistency.mode", word(modes, TT_COUNT(modes), theirs->mode),
-	                         word(modes, TT_COUNT(modes), mine->mode))) ||
+	    (err = compare_words(c, "consistency.mode", mode_of(theirs), mode_of(mine))) ||
 	    (err = compare_numbers(c, theirs, mine)) ||
 	    (err = compare_lists(c, "server", theirs->server, mine->server)))
 		return err;

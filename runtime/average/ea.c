@@ -770,20 +770,27 @@ int tutti_ea_load(tutti_ea *ea, const char *path)
 	return leave(ea, load_state(ea, path));
 }
 
+/* The average stays in its group unless all ranks have come, with the same config. */
+static int regroup(struct tutti_ea *ea, tutti *group)
+{
+	int err = check_idle(ea);
+
+	if (!err && !(err = tt_round_may_move(&ea->handle, group)) && tt_round_settle(&ea->round))
+		drop_sum(ea);
+	if ((err = compare(ea, group, ea->tau, ea->alpha, err)))
+		return err;
+	tt_round_move(&ea->round, &ea->handle, group);
+	warn_of_alpha(ea, group);
+	return 0;
+}
+
 int tutti_ea_regroup(tutti_ea *ea, tutti *group)
 {
 	int err = tt_given(ea, "tutti_ea_regroup: ea");
 
 	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(ea->handle.job, &ea->handle.users)))
 		return err;
-	if (!(err = check_idle(ea))) {
-		if (tt_round_settle(&ea->round))
-			drop_sum(ea);
-		if (!(err = tt_round_reset(&ea->round, &ea->handle, group)))
-			err = compare(ea, group, ea->tau, ea->alpha, 0);
-		if (!err)
-			warn_of_alpha(ea, group);
-	}
+	err = regroup(ea, group);
 	tt_users_exit(ea->handle.job, &ea->handle.users);
 	return err;
 }

@@ -148,11 +148,12 @@ static int open_gradients(tutti *group, const tutti_tensor *grads, int n, size_t
 {
 	static const char what[] = "tutti_gradients_open";
 	static const struct tt_handle_kind kind = { .release = release_gradients, .noun = "gradients" };
+	static const struct tutti_gradients none;
 	struct tutti_gradients *g = calloc(1, sizeof *g);
 	int err;
 
 	if (!g)
-		return tt_fail(-ENOMEM, "%s: no memory", what);
+		return compare(&none, group, what, tt_fail(-ENOMEM, "%s: no memory", what));
 	g->bucket_bytes = bucket_bytes ? bucket_bytes : BUCKET;
 	if (!(err = tt_given(out, "tutti_gradients_open: gradients")) &&
 	    !(err = tt_model_open(&g->model, grads, n, what)) && !(err = tt_tensors_host_only(what, grads, n)))
@@ -191,18 +192,29 @@ void tutti_gradients_close(tutti_gradients *g)
 	tt_remember(last.text);
 }
 
+/* The gradients stay in their group unless all ranks have come, with the same lists. */
+static int regroup(struct tutti_gradients *g, tutti *group)
+{
+	static const char what[] = "tutti_gradients_regroup";
+	int err = tt_composite_idle(&g->whole, what);
+
+	if (!err && !(err = tt_round_may_move(&g->handle, group))) {
+		tt_round_settle(&g->round);
+		g->joins = false;
+		begin_step(g);
+	}
+	if (!(err = compare(g, group, what, err)))
+		tt_round_move(&g->round, &g->handle, group);
+	return err;
+}
+
 int tutti_gradients_regroup(tutti_gradients *g, tutti *group)
 {
 	int err = tt_given(g, "tutti_gradients_regroup: gradients");
 
 	if (err || (err = tt_group_usable(group)) || (err = tt_users_enter(g->handle.job, &g->handle.users)))
 		return err;
-	if (!(err = tt_composite_idle(&g->whole, "tutti_gradients_regroup")) &&
-	    !(err = tt_round_reset(&g->round, &g->handle, group))) {
-		g->joins = false;
-		begin_step(g);
-		err = compare(g, group, "tutti_gradients_regroup", 0);
-	}
+	err = regroup(g, group);
 	tt_users_exit(g->handle.job, &g->handle.users);
 	return err;
 }
@@ -458,6 +470,10 @@ int tutti_gradients_next(tutti_gradients *g, int *first, int *n)
 
 static int check_between(const struct tutti_gradients *g, const char *call)
 {
+	int err = check_step(g);
+
+	if (err || (err = check_end(g, call)))
+		return err;
 	if (!memchr(g->ready, true, (size_t)g->model.n) && !g->round.begun)
 		return 0;
 	return tt_fail(-EINVAL, "%s: gradients of a step are ready; tutti_gradients_sum or _average ends it", call);
@@ -544,24 +560,23 @@ int tutti_gradients_bf16(tutti_gradients *g, int on)
 
 /* ---- everybody's parameters ---- */
 
-/* Zeros, without the rest: this rank is not counted. */
-static void zero_halves(const struct tutti_gradients *g, struct bucket *b)
+/* Zeros, in the memory that travels, and without the rest: this rank is not counted. */
+static void zero(const struct tutti_gradients *g, struct bucket *b)
 {
-	if (!g->halves || !is_f32(b) || !b->count)
-		return;
-	memset((uint16_t *)g->halves + b->at, 0, b->count * sizeof(uint16_t));
-	b->narrowed = true;
+	b->narrowed = g->halves && is_f32(b);
+	if (b->narrowed && b->count)
+		memset((uint16_t *)g->halves + b->at, 0, b->count * sizeof(uint16_t));
+	for (int i = 0; !b->narrowed && i < b->n; i++)
+		if (b->tensors[i].count)
+			memset(b->tensors[i].data, 0, bytes_of(&b->tensors[i]));
 }
 
 static int sum_zeros(struct tutti_gradients *g)
 {
 	int err = 0;
 
-	for (int i = 0; buckets_begun(g) == 0 && i < g->model.n; i++)
-		if (g->model.tensors[i].count)
-			memset(g->model.tensors[i].data, 0, bytes_of(&g->model.tensors[i]));
 	for (int b = buckets_begun(g); !err && b < g->n; b++) {
-		zero_halves(g, &g->buckets[b]);
+		zero(g, &g->buckets[b]);
 		err = sum_bucket(g, &g->buckets[b], tt_round_sum);
 	}
 	if (err || (err = tt_round_end(&g->round)))
@@ -626,16 +641,6 @@ static int spread(struct tutti_gradients *g, const tutti_tensor *params, int n, 
 	return 0;
 }
 
-static int check_between_steps(const struct tutti_gradients *g, const char *call)
-{
-	int err = check_end(g, call);
-
-	if (!err && (memchr(g->ready, true, (size_t)g->model.n) || (g->round.begun && !g->joins)))
-		err = tt_fail(-EINVAL, "%s: gradients of a step are ready; tutti_gradients_sum or _average ends it",
-		              call);
-	return err;
-}
-
 static int synchronize(struct tutti_gradients *g, const tutti_tensor *params, int n)
 {
 	struct tt_model model;
@@ -645,7 +650,7 @@ static int synchronize(struct tutti_gradients *g, const tutti_tensor *params, in
 		return err;
 	tt_model_close(&model); /* it was a list of tensors */
 	if ((err = tt_tensors_host_only("tutti_gradients_synchronize", params, n)) ||
-	    (err = check_between_steps(g, "tutti_gradients_synchronize")) || (err = join_others(g)) ||
+	    (!g->joins && (err = check_between(g, "tutti_gradients_synchronize"))) || (err = join_others(g)) ||
 	    (err = choose_winner(g, &winner)))
 		return err;
 	return spread(g, params, n, winner);
@@ -658,27 +663,37 @@ int tutti_gradients_synchronize(tutti_gradients *g, const tutti_tensor *params, 
 	return err ? err : leave(g, synchronize(g, params, n));
 }
 
-/* ---- the state in a file: the counter ---- */
+/* ---- the state in a file: the counter, and with bf16 what rounding has left over ---- */
 
 static const char state_of[] = "gradients";
 
 static int check_state(const struct tutti_gradients *g, const char *call)
 {
-	int err = check_step(g);
+	int err = check_between(g, call);
 
-	if (err || (err = check_between_steps(g, call)))
+	if (err)
 		return err;
 	return !g->torn ? 0 : tt_fail(-EINVAL, "%s: parameters of another rank came in part: call "
 	                              "tutti_gradients_synchronize first", call);
 }
 
+/* Returns how many of `held` there are. */
+static int list_state(struct tutti_gradients *g, uint64_t *steps, struct tt_held held[2])
+{
+	const tutti_tensor rest = { g->rest, place_halves(g), TUTTI_F32 };
+
+	held[0] = tt_held_numbers("steps", steps, 1);
+	held[1] = tt_held_tensor("rest", -1, &rest);
+	return g->halves ? 2 : 1;
+}
+
 static int save_state(struct tutti_gradients *g, const char *path)
 {
 	uint64_t steps = (uint64_t)g->steps;
-	const struct tt_held held = tt_held_numbers("steps", &steps, 1);
-	int err = check_state(g, "tutti_gradients_save");
+	struct tt_held held[2];
+	int n = list_state(g, &steps, held), err = check_state(g, "tutti_gradients_save");
 
-	return err ? err : tt_state_save(state_of, path, &held, 1);
+	return err ? err : tt_state_save(state_of, path, held, n);
 }
 
 int tutti_gradients_save(tutti_gradients *g, const char *path)
@@ -693,10 +708,10 @@ int tutti_gradients_save(tutti_gradients *g, const char *path)
 static int load_state(struct tutti_gradients *g, const char *path)
 {
 	uint64_t steps;
-	const struct tt_held held = tt_held_numbers("steps", &steps, 1);
-	int err = check_state(g, "tutti_gradients_load");
+	struct tt_held held[2];
+	int n = list_state(g, &steps, held), err = check_state(g, "tutti_gradients_load");
 
-	if (err || (err = tt_state_load(state_of, path, &held, 1)))
+	if (err || (err = tt_state_load(state_of, path, held, n)))
 		return err;
 	g->steps = (int64_t)tt_min(steps, INT32_MAX);
 	return 0;

@@ -172,16 +172,18 @@ int tt_round_settle(struct tt_round *r)
 	return err;
 }
 
-int tt_round_reset(struct tt_round *r, struct tt_handle *of, tutti *group)
+int tt_round_may_move(const struct tt_handle *of, const tutti *group)
 {
-	if (group->job != of->job)
-		return tt_fail(-EINVAL, "regroup: the group is of another job: close this one, and open another there");
-	tt_round_settle(r);
+	return group->job == of->job ? 0 :
+	       tt_fail(-EINVAL, "regroup: the group is of another job: close this one, and open another there");
+}
+
+void tt_round_move(struct tt_round *r, struct tt_handle *of, tutti *group)
+{
 	tt_lock(of->job);
 	r->group = group;
 	tt_unlock(of->job);
 	r->err = 0;
-	return 0;
 }
 
 void tt_round_close(struct tt_round *r)

@@ -5,12 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* This rank has no memory for its part in the next collective, in which the others must not wait for it. */
+static int give_up(tutti *group, const char *what)
+{
+	tutti_op op = { 0 };
+
+	if (!tutti_barrier(group, &op))
+		tutti_cancel(&op);
+	return tt_fail(-ENOMEM, "%s: no memory for what %d ranks say", what, group->n);
+}
+
 int tt_schedule_gather(tutti *group, const void *mine, size_t len, void **all, const char *what)
 {
 	int err;
 
 	if (!(*all = calloc((size_t)group->n, len)))
-		return tt_fail(-ENOMEM, "%s: no memory for what %d ranks say", what, group->n);
+		return give_up(group, what);
 	if (!(err = tutti_gather(group, mine, len, *all, -1, NULL)))
 		return 0;
 	free(*all);
@@ -43,7 +53,8 @@ int tt_schedule_compare_words(tutti *group, int i, const char *what, const char 
 struct listed { uint64_t count, type; };
 
 /* The list of rank `root`. */
-static int fetch_list(tutti *group, int root, const struct tt_model *mine, int64_t *n, struct listed **list)
+static int fetch_list(tutti *group, int root, const char *what, const struct tt_model *mine, int64_t *n,
+                      struct listed **list)
 {
 	int err;
 
@@ -51,7 +62,7 @@ static int fetch_list(tutti *group, int root, const struct tt_model *mine, int64
 	if ((err = tutti_broadcast(group, n, sizeof *n, root, NULL)))
 		return err;
 	if (*n < 0 || !(*list = calloc((size_t)*n + 1, sizeof **list)))
-		return tt_fail(-ENOMEM, "no memory for a list of %lld tensors", (long long)*n);
+		return give_up(group, what);
 	for (int i = 0; group->me == root && i < mine->n; i++)
 		(*list)[i] = (struct listed){ mine->tensors[i].count, (uint64_t)mine->tensors[i].type };
 	return tutti_broadcast(group, *list, (size_t)*n * sizeof **list, root, NULL);
@@ -91,7 +102,8 @@ int tt_schedule_compare_models(tutti *group, const char *what, const void *all, 
 		odd++;
 	if (odd == group->n)
 		return 0;
-	if (!(err = fetch_list(group, 0, mine, &n, &a)) && !(err = fetch_list(group, odd, mine, &m, &b)))
+	if (!(err = fetch_list(group, 0, what, mine, &n, &a)) &&
+	    !(err = fetch_list(group, odd, what, mine, &m, &b)))
 		err = name_tensor(what, tt_member_label(tt_group_member(group, odd)).text, b, m,
 		                  tt_member_label(tt_group_member(group, 0)).text, a, n);
 	free(a);

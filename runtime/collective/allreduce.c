@@ -28,6 +28,14 @@ static const struct tt_algorithm *find(const char *name) /* NULL: unknown, or "a
 	return NULL;
 }
 
+const char *tt_algorithm_name(uint64_t letter)
+{
+	for (size_t i = 0; i < TT_COUNT(algorithms); i++)
+		if ((unsigned char)algorithms[i]->name[2] == letter)
+			return algorithms[i]->name;
+	return letter == (unsigned char)"auto"[2] ? "auto" : "unknown";
+}
+
 int tt_power_below(int n)
 {
 	int p = 1;

@@ -473,6 +473,7 @@ struct tt_algorithm {
 	size_t (*chunk)(size_t bytes, int n, size_t piece); /* bytes sent at once; NULL: none are sent */
 };
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring, tt_tree;
+const char *tt_algorithm_name(uint64_t letter); /* by the third one, which a call holds; "unknown" */
 int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* ranks of each host that exchange slices */
 int tt_power_below(int n); /* the largest power of two that is at most n; n >= 1 */
 

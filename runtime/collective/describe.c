@@ -70,16 +70,6 @@ static const char *describe(const struct tt_coll_call *c, char *text, size_t roo
 
 /* ---- what differs ---- */
 
-static const char *algorithm_name(unsigned letter) /* the third one */
-{
-	static const char *const names[] = { "auto", "direct", "doubling", "rabenseifner", "ring" };
-
-	for (size_t i = 0; i < TT_COUNT(names); i++)
-		if ((unsigned char)names[i][2] == letter)
-			return names[i];
-	return "unknown";
-}
-
 struct difference { const char *name, *theirs, *mine; };
 
 static struct difference setting_of(uint64_t theirs, uint64_t mine)
@@ -89,8 +79,8 @@ static struct difference setting_of(uint64_t theirs, uint64_t mine)
 	const char *on = measures ? "yes" : "short", *off = measures ? "no" : "f32";
 
 	if (bits & ALGORITHM)
-		return (struct difference){ "TUTTI_ALLREDUCE", algorithm_name(theirs & ALGORITHM),
-			                    algorithm_name(mine & ALGORITHM) };
+		return (struct difference){ "TUTTI_ALLREDUCE", tt_algorithm_name(theirs & ALGORITHM),
+			                    tt_algorithm_name(mine & ALGORITHM) };
 	bits = measures ? MEASURES : SHORT;
 	return (struct difference){ measures ? "TUTTI_MEASURE" : "TUTTI_PARTIALS", theirs & bits ? on : off,
 		                    mine & bits ? on : off };

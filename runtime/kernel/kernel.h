@@ -35,10 +35,9 @@ void tt_blend_part(void *to, double by_a, const void *a, double by_b, const void
  * the last round; sum = alpha (x - center), which this rank gives; x = x - sum. Each of the three is rounded to the
  * type. */
 void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t count, tutti_type);
-/* Between f32 and f16 or bf16. from_f32 rounds to the nearest, ties to even. */
+/* Between f32 and f16 or bf16, at any alignment; they do not overlap. from_f32 rounds to the nearest, ties to even. */
 void tt_to_f32(void *to, const void *from, size_t count, tutti_type);
 void tt_from_f32(void *to, const void *from, size_t count, tutti_type);
-void tt_feed_back(uint16_t *to, float *rest, const void *g, size_t count);
 const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL: none */
 
 /* ---- feedback.c ---- */

@@ -19,4 +19,5 @@ void tt_table_spread(struct tt_pool *, const struct tt_push *, size_t width, siz
 /* How often this rank has pushed, summed up over the servers that know of the push or may do so: a push that has failed
  * and left this number as it was has changed nothing anywhere. Without the lock. */
 uint64_t tt_table_pushes(const struct tutti_table *);
+const char *tt_mode_name(uint64_t mode); /* of a consistency: "BSP"; NULL: no such mode */
 #endif

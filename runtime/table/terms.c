@@ -98,15 +98,22 @@ static struct value real(uint64_t word, bool all_digits)
 	return v;
 }
 
+const char *tt_mode_name(uint64_t mode)
+{
+	static const char *const names[] = { "ASYNC", "SSP", "BSP" };
+
+	return mode < TT_COUNT(names) ? names[mode] : NULL;
+}
+
 static struct value value_of(enum kind is, uint64_t word)
 {
-	static const char *const modes[] = { "ASYNC", "SSP", "BSP" }, *const inits[] = { "ZERO", "UNIFORM", "NORMAL" };
+	static const char *const inits[] = { "ZERO", "UNIFORM", "NORMAL" };
 	struct value v;
 
 	switch (is) {
 	case TYPE: return name(word <= INT32_MAX ? tt_type_name((tutti_type)word) : NULL, word);
 	case RULE: return name(word <= INT32_MAX ? tt_update_name((tutti_update_rule)word) : NULL, word);
-	case MODE: return name(word < TT_COUNT(modes) ? modes[word] : NULL, word);
+	case MODE: return name(tt_mode_name(word), word);
 	case INIT: return name(word < TT_COUNT(inits) ? inits[word] : NULL, word);
 	case REAL: return real(word, false);
 	case BITS: snprintf(v.text, sizeof v.text, "%#llx", (unsigned long long)word); break;
