@@ -955,7 +955,8 @@ typedef struct tutti_gradients tutti_gradients;
 /* Takes the list of the gradients' tensors, in the order of the layers: of f32, f64, f16 or bf16, several types too,
  * the same on all ranks. They are summed in place, in buckets of up to bucket_bytes (a larger tensor has one for
  * itself) and of one type; 0: 16 MiB. Blocks until all ranks have called it. -EINVAL: other types; as of a model; or
- * the ranks' lists or bucket_bytes differ: the sentence names the tensor and both values. */
+ * the ranks' lists or bucket_bytes differ: the sentence names the tensor and both values. -ECONNABORTED: the call has
+ * failed on another rank, which the sentence names, or a hook has ended it there: -EINTR. */
 int tutti_gradients_open(tutti *, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **);
 /* Says that gradient i of this step is computed: it is the library's until the step's end. As soon as all of a bucket
  * are ready, and those of the buckets behind it, its sum begins, in the background. A program need not call it:
@@ -1009,9 +1010,11 @@ int tutti_gradients_synchronize(tutti_gradients *, const tutti_tensor *params, i
 /* Goes on in another group, after tutti_group_shrink or tutti_group_grow: counted steps stay, the one under way is
  * forgotten. Ranks that are new open one of their own meanwhile. Then all call tutti_gradients_synchronize, since one
  * may have had a step that another has not. Blocks while the old group's calls end, and until all ranks of the new
- * group have called it or tutti_gradients_open. -EINVAL: as that. */
+ * group have called it or tutti_gradients_open. Errors as of that one: the gradients then stay in their group.
+ * -EALREADY: a step that was started is not applied; the other ranks get -ECONNABORTED. */
 int tutti_gradients_regroup(tutti_gradients *, tutti *group);
-/* Save and load how many steps this rank has had since the last synchronization, between two steps. */
+/* Save and load how many steps this rank has had since the last synchronization, between two steps; and, with
+ * tutti_gradients_bf16, its e: the program calls that before the load. */
 int tutti_gradients_save(tutti_gradients *, const char *path);
 int tutti_gradients_load(tutti_gradients *, const char *path);
 /* NULL is allowed. Blocks until what is under way has ended. */
@@ -1482,7 +1485,9 @@ int tutti_queue_open(tutti *, const char *name, int producer, size_t bytes, int 
 /* The producer ends the queue first, or workers wait for their timeout. NULL is allowed. */
 void tutti_queue_close(tutti_queue *);
 /* Sends a copy of n arrays, 1 to TUTTI_QUEUE_ARRAYS, of any types and counts. Blocks while the queue is full, and until
- * a worker has opened the queue, a second at most: a worker that has not opened the queue gets no batch.
+ * a worker hears of the batch, a second at most: for a second batches are left for workers that open the queue later.
+ * Then, or at the timeout, workers that have opened it get all; where none has, each gets one, for when it opens the
+ * queue, and others wait for the producer's next call.
  * timeout_ms -1: the group's; 0: only look. -ETIMEDOUT: it is full still; -EMSGSIZE: more than `bytes`; -ECONNRESET:
  * all workers are gone; -ESHUTDOWN: the queue has ended. */
 int tutti_queue_send(tutti_queue *, const tutti_tensor *arrays, int n, int timeout_ms);

@@ -12,6 +12,7 @@
  * window, which ends when the worker has opened the queue, and assigns batches to workers that have answered so. */
 #include "base/model.h"
 #include "control/desk.h"
+#include "operation/operation.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +46,7 @@ struct tutti_queue {
 	size_t *bytes;         /* of the batch in each place; 0: free */
 	int *unassigned, homeless; /* a FIFO of places, and how many */
 	int again;             /* batches that were assigned to another worker */
-	uint64_t patience;     /* until when batches wait for the first worker that answers; 0: nobody has sent one */
+	uint64_t patience;     /* until when batches wait for workers that open the queue; 0: nobody has sent one */
 	bool ended;            /* also of a worker: it has heard so */
 	/* of a worker */
 	char *batch;
@@ -96,11 +97,23 @@ static int measure(tutti_queue *q, tutti *group, size_t bytes, int depth)
 	return 0;
 }
 
+/* A worker may open the queue as late as it wants: the put to it ends then, or when the worker is gone. */
+static void wait_without_end(tutti_queue *q, tutti_op *op)
+{
+	tt_lock(q->desk.job);
+	((struct tt_operation *)op)->timeout = TT_FOREVER;
+	tt_unlock(q->desk.job);
+}
+
 static void greet_workers(tutti_queue *q)
 {
-	for (int i = 0; q->takers && i < q->desk.n; i++)
-		if (!q->takers[i].over && tutti_put(q->desk.window, i, 0, NULL, 0, &q->takers[i].greeting))
-			q->takers[i].over = true;
+	for (int i = 0; q->takers && i < q->desk.n; i++) {
+		struct taker *t = &q->takers[i];
+		if (!t->over && tutti_put(q->desk.window, i, 0, NULL, 0, &t->greeting))
+			t->over = true;
+		else if (!t->over)
+			wait_without_end(q, &t->greeting);
+	}
 }
 
 static void release_queue(struct tt_handle *);
@@ -261,11 +274,11 @@ static uint64_t share_of_each(const tutti_queue *q)
 }
 
 /* Of those that have heard of their last one: the worker that has the fewest. It has opened the queue, unless nobody
- * has. */
-static int choose_taker(const tutti_queue *q)
+ * has. patient: batches are left for workers that have not opened the queue. */
+static int choose_taker(const tutti_queue *q, bool patient)
 {
-	bool any = !has_any_answered(q) && tt_now() >= q->patience;
-	uint64_t share = share_of_each(q);
+	bool any = !patient && !has_any_answered(q);
+	uint64_t share = patient ? share_of_each(q) : UINT64_MAX;
 	int best = NONE;
 
 	for (int k = 1; k < q->desk.n; k++) {
@@ -285,15 +298,19 @@ static void tell(tutti_queue *q, int i, uint64_t number, struct entry e)
 	t->entry = e;
 	int err = tutti_put_notify(q->desk.window, i, number % (uint64_t)q->places * sizeof e, &t->entry, sizeof e,
 	                           TT_DESK_NOTIFY, &t->op);
-	if (err && !t->over)
+	if (!err)
+		wait_without_end(q, &t->op);
+	else if (!t->over)
 		end_taker(q, t);
 }
 
-static void assign(tutti_queue *q)
+static bool is_patient(const tutti_queue *q) { return tt_now() < q->patience; }
+
+static void assign(tutti_queue *q, bool patient)
 {
 	int i;
 
-	while (q->homeless && (i = choose_taker(q)) != NONE) {
+	while (q->homeless && (i = choose_taker(q, patient)) != NONE) {
 		struct taker *t = &q->takers[i];
 		int at = q->unassigned[0];
 		memmove(q->unassigned, q->unassigned + 1, (size_t)--q->homeless * sizeof *q->unassigned);
@@ -312,7 +329,7 @@ static int look(tutti_queue *q)
 		look_at_taker(q, i, closely);
 		left |= !q->takers[i].over;
 	}
-	assign(q);
+	assign(q, is_patient(q));
 	return left ? 0 : tt_fail(-ECONNRESET, "queue \"%s\": no worker is left to take batches", q->desk.name);
 }
 
@@ -362,16 +379,38 @@ static int await_place(tutti_queue *q, uint64_t deadline, int *at)
 	return err;
 }
 
+/* A worker that hears of a batch hears of the next one soon. NULL: there is none. */
+static struct taker *find_hearing(const tutti_queue *q)
+{
+	for (int i = 0; i < q->desk.n; i++)
+		if (has_answered(&q->takers[i]) && test(&q->takers[i].op) == -EINPROGRESS)
+			return &q->takers[i];
+	return NULL;
+}
+
+static int wait_for_taker(tutti_queue *q)
+{
+	struct taker *t = find_hearing(q);
+	int err = t ? tutti_wait(&t->op, 1) : wait_for_more(q, tt_now() + TT_MS);
+
+	if (!t || !err || err == -EINTR)
+		return err;
+	if (err != -EINPROGRESS)
+		end_taker(q, t);
+	return 0;
+}
+
 /* The program may wait for what a worker makes of the batch, and call nothing here meanwhile. So the call waits for a
  * worker that takes the batch; but not for long: the workers may wait for the program before they open the queue. */
-static int await_answer(tutti_queue *q, uint64_t deadline)
+static int await_taker(tutti_queue *q, uint64_t deadline)
 {
+	uint64_t soon = tt_now() + PATIENCE_MS * TT_MS;
 	int err = 0;
 
 	if (!q->patience)
-		q->patience = tt_now() + PATIENCE_MS * TT_MS;
-	deadline = tt_min(deadline, q->patience);
-	while (!err && !has_any_answered(q) && tt_now() < deadline && !(err = wait_for_more(q, tt_now() + TT_MS)))
+		q->patience = soon;
+	while (!err && choose_taker(q, is_patient(q)) == NONE && tt_now() < deadline && tt_now() < soon &&
+	       (is_patient(q) || has_any_answered(q)) && !(err = wait_for_taker(q)))
 		err = look(q);
 	return err;
 }
@@ -417,9 +456,9 @@ int tutti_queue_send(tutti_queue *q, const tutti_tensor *arrays, int n, int time
 	uint64_t deadline = tt_desk_deadline(&q->desk, timeout_ms);
 	if (!(err = tt_model_open(&m, arrays, n, "tutti_queue_send"))) {
 		if (!(err = check_batch(q, &m)) && !(err = tt_tensors_host_only("tutti_queue_send", arrays, n)) &&
-		    !(err = await_answer(q, deadline)) && !(err = await_place(q, deadline, &at))) {
+		    !(err = await_place(q, deadline, &at)) && !(err = await_taker(q, deadline))) {
 			store(q, at, &m);
-			assign(q);
+			assign(q, false);
 		}
 		tt_model_close(&m);
 	}

@@ -920,6 +920,50 @@ static void leave_one_out(tutti *job)
 		CHECK(got_batch[i] == 1);
 }
 
+/* Workers open the queue later than the timeout. What the producer has sent before, without waiting, comes to them,
+ * although it makes no call meanwhile; and two batches at once come to the first one that opens. */
+static void open_late(tutti *job)
+{
+	int n = 0, me = tutti_rank(job);
+	tutti_queue *q = NULL;
+	const tutti_tensor *list;
+
+	tutti_group_timeout(job, 100);
+	if (me == CONTROLLER) {
+		q = open_queue(job);
+		CHECK(send_batch(q, 0, 0) == 0);
+		entered = 1;
+		while (inside < 1)
+			pass_time(TT_MS);
+		for (int i = 1; i <= DEPTH; i++)
+			CHECK(send_batch(q, i, 5000) == 0);
+		while (inside <= DEPTH)
+			pass_time(TT_MS);
+		CHECK(tutti_queue_end(q, 5000) == 0);
+	} else {
+		while (!entered || (me != CONTROLLER + 1 && inside <= DEPTH))
+			pass_time(TT_MS);
+		pass_time(300 * TT_MS);
+		q = open_queue(job);
+		while ((n = tutti_queue_receive(q, &list, 5000)) > 0) {
+			got_batch[look_at_batch(list, n)]++;
+			inside++;
+		}
+		CHECK(n == 0);
+	}
+	tutti_queue_close(q);
+	tutti_group_timeout(job, 10000);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i <= DEPTH; i++)
+		CHECK(got_batch[i] == 1);
+}
+
+static void test_open_late(void)
+{
+	on_sim(open_late, all_or(SEEDS, 2), 0);
+	run((struct ranks){ .wire = "tcp", .program = open_late });
+}
+
 static void test_leave_one_out(void) { on_sim(leave_one_out, SEEDS, 5000); }
 
 static void starve(tutti *job)
@@ -1035,6 +1079,7 @@ static CU_TestInfo controller_tests[] = { { "ask", test_ask },
 static CU_TestInfo queue_tests[] = { { "flow", test_flow },
 	                             { "fill", test_fill },
 	                             { "leave_one_out", test_leave_one_out },
+	                             { "open_late", test_open_late },
 	                             { "starve", test_starve },
 	                             { "rest", test_rest },
 	                             { "fetch_late", test_fetch_late },
