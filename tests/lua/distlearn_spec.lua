@@ -29,6 +29,18 @@ describe('distlearn', function()
       assert.are.equal(3, n, output)
    end)
 
+   it('keeps its gradients when one node gives tensors that are refused', function()
+      run(2, [[
+         local tree = require 'ipc.SlurmTree'()
+         local sgd = require 'distlearn.AllReduceSGD'(tree)
+         sgd.sumGradients({ torch.FloatTensor(4):fill(1) })
+         assert(tree.nodeIndex == 2 or not pcall(sgd.sumGradients, { torch.FloatTensor(2, 2):t() }))
+         local grads = { torch.FloatTensor(4):fill(1) }
+         local _, n = sgd.sumGradients(grads)
+         assert(n == 2 and grads[1][1] == 2)
+      ]])
+   end)
+
    it('takes parameters that the program replaces, and a tree of one node', function()
       for n = 1, 2 do
          run(n, [[

@@ -15,15 +15,23 @@ local function same(a, b)
    return true
 end
 
+local function shapes_of(leaves)
+   local shapes = {}
+   for i, leaf in ipairs(leaves) do shapes[i] = leaf:nElement() .. ' ' .. leaf:type() end
+   return shapes
+end
+
 local function over_group(group)
-   local gradients, opened
+   local gradients, opened, shapes
    local function open(leaves) -- programs may have new tensors in each step
-      if not gradients then
-         gradients = tutti.Gradients.open(group, leaves)
-      elseif not same(leaves, opened) and not pcall(gradients.move, gradients, leaves) then -- of another model
-         gradients:close()
+      if gradients and same(leaves, opened) then return gradients end
+      if gradients and same(shapes_of(leaves), shapes) then
+         gradients:move(leaves)
+      else -- another model, on all nodes
+         if gradients then gradients:close() end
          gradients = nil
          gradients = tutti.Gradients.open(group, leaves)
+         shapes = shapes_of(leaves)
       end
       opened = leaves
       return gradients
