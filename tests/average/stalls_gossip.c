@@ -102,15 +102,16 @@ static void program(tutti *job)
 	free(x);
 }
 
-static void await_rounds(atomic_int *(*of)(int), int rounds, bool live)
+static bool await_rounds(atomic_int *(*of)(int), int rounds, bool live)
 {
 	for (int ms = 0; ms < HANG_MS; ms++, sleep_ms(1)) {
 		bool all = true;
 		for (int i = 0; i < size; i++)
 			all = all && (*of(i) >= rounds || (live && !is_live(i)));
 		if (all)
-			return;
+			return true;
 	}
+	return false;
 }
 
 static atomic_int *all_of(int rank) { return &tally[rank].all; }
@@ -133,13 +134,13 @@ static void report(uint64_t took)
 		mixed += tally[i].mixed;
 		given += tally[i].given;
 		taken += tally[i].taken;
-		least = fmin(least, (double)tally[i].mixed / tally[i].rounds);
+		least = fmin(least, tally[i].rounds ? (double)tally[i].mixed / tally[i].rounds : 0);
 	}
 	printf("%s, %s: %d of %d ranks go on: %d rounds in %.2f s, %.3f of them mixed (the least of a rank: %.3f)",
 	       wires, way_now == TUTTI_GOSSIP_PULL ? "pull" : "push-sum", size - stalled, size, rounds,
-	       (double)took / 1e9, (double)mixed / rounds, least);
+	       (double)took / 1e9, rounds ? (double)mixed / rounds : 0, least);
 	if (way_now == TUTTI_GOSSIP_PUSH_SUM)
-		printf("; %d given, %d taken: %.3f", given, taken, (double)taken / given);
+		printf("; %d given, %d taken: %.3f", given, taken, given ? (double)taken / given : 0);
 	printf("\n");
 	if (way_now == TUTTI_GOSSIP_PULL)
 		WANT(mixed >= 0.9 * rounds, "%d of %d rounds mixed", mixed, rounds);
@@ -152,12 +153,13 @@ static void stall(void)
 {
 	start((struct crew){ .size = size, .timeout_ms = 60000, .program = program });
 	await(0, 1, NOBODY);
-	await_rounds(all_of, WARM_UP, false);
+	WANT(await_rounds(all_of, WARM_UP, false), "a rank has not done %d rounds in %d ms", WARM_UP, HANG_MS);
 	strike_stopped(SIGSTOP);
 	uint64_t begun = tt_now();
 	board->go = 2;
 	sleep_ms(pause_ms);
-	await_rounds(rounds_of, ROUNDS, true);
+	WANT(await_rounds(rounds_of, ROUNDS, true), "beside stopped ranks a rank has not done %d rounds in %d ms",
+	     ROUNDS, HANG_MS);
 	board->go = 3;
 	report(tt_now() - begun);
 	strike_stopped(SIGCONT);

@@ -321,9 +321,14 @@ def node(name, config, life, stop, *more):
     """One node: rounds until the file `stop` is there. Prints each sender and life of which it has got a blob.
 
     When the process was stopped for a second, it says so, has another blob from then on, and prints all anew.
+    It begins when the file `go` is there: a node that is missing for ten rounds has the lowest score, and is chosen no
+    more beside nodes of the highest score.
     """
     import itertools, json, os, sys, time
     from dpwa import DpwaConnection
+    print("ready", flush=True)
+    while not os.path.exists(os.path.join(os.path.dirname(stop), "go")):
+        time.sleep(0.005)
     conn = DpwaConnection(name, config)
     for one in more:
         host, port = one.partition("=")[2].split(":")
@@ -375,9 +380,16 @@ class Cluster:
     def has_got(self, name, what, life=1):
         return "got %s\n" % what in self.said(name, life)
 
+    def begin(self):
+        """Lets the nodes begin together. Returns whether all are there."""
+        ready = all("ready\n" in self.said(name, life) for name, life, _ in self.started)
+        if ready:
+            (self.folder / "go").touch()
+        return ready
+
     def await_(self, what, seconds=30):
         end = time.monotonic() + seconds
-        while not what():
+        while not (self.begin() and what()):
             dead = [name for name, process in self.running.items() if process.poll() is not None]
             if dead or time.monotonic() > end:
                 pytest.fail("\n".join("-- %s.%s, status %s:\n%s" % (name, life, process.poll(), self.said(name, life))
