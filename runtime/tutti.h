@@ -1386,14 +1386,15 @@ typedef struct tutti_gossip_info {
 	uint64_t reserved[4];
 } tutti_gossip_info;
 int tutti_gossip_look(tutti_gossip *, tutti_gossip_info *); /* does not block */
-/* Save and load clock, weight, and what chooses the next peers. Weight that is in flight is not in the file: a program
- * of push-sum saves when all ranks have mixed, and info.in_flight is 0. A load comes before the first publish. */
+/* Save and load clock, weight, and what chooses the next peers. Scores of TUTTI_CHOICE_DPWA begin anew: they are of
+ * processes that have ended. Weight that is in flight is not in the file: a program of push-sum saves when all ranks
+ * have mixed, and info.in_flight is 0. A load comes before the first publish. */
 int tutti_gossip_save(tutti_gossip *, const char *path);
 int tutti_gossip_load(tutti_gossip *, const char *path);
 /* At first all ranks of the job are peers, also those that come late; or all of the gossip's group. Removes one, adds
  * it again: by the name of its node in the node list, the number of its rank, or the name of its host if only one other
- * rank is there. Nothing is taken from a peer that is removed, nor given to it. -ENOENT: also a rank that is not in the
- * group. */
+ * rank is there. Nothing new is taken from a peer that is removed, nor given to it: a gift that it has not taken comes
+ * back, and a model whose bytes come already is mixed. -ENOENT: also a rank that is not in the group. */
 int tutti_gossip_add_peer(tutti_gossip *, const char *name);
 int tutti_gossip_remove_peer(tutti_gossip *, const char *name);
 int tutti_gossip_score(tutti_gossip *, const char *name); /* 10 to 1000; -ENOENT: also one that was removed */

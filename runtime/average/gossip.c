@@ -66,6 +66,13 @@ static int check_number(const char *what, double x, double least, double most)
 	return tt_fail(-EINVAL, "gossip: %s is %g: it must be from %g to %g", what, x, least, most);
 }
 
+static int check_range(double clock, double weight)
+{
+	int err = check_number("clock", clock, 0, 0x1p53);
+
+	return err ? err : check_number("weight", weight, 0x1p-1000, 0x1p1000);
+}
+
 static int check(const tutti_gossip_config *c, bool holds)
 {
 	int least = 2 + holds + (c->way != TUTTI_GOSSIP_PULL), err = TT_RESERVED(tutti_gossip_config, c);
@@ -83,11 +90,9 @@ static int check(const tutti_gossip_config *c, bool holds)
 	    (err = check_number("divergence_threshold", c->divergence_threshold, 0, HUGE_VAL)) ||
 	    (err = check_number("fetch_probability", c->fetch_probability, 0, 1)) ||
 	    (err = check_number("buffers", c->buffers, least, TT_GOSSIP_BUFFERS)) ||
-	    (err = check_number("timeout_ms", c->timeout_ms, 0, 86400000)) ||
-	    (err = check_number("clock", c->clock, 0, 0x1p53)) ||
-	    (err = check_number("weight", c->weight, 0x1p-1000, 0x1p1000)))
+	    (err = check_number("timeout_ms", c->timeout_ms, 0, 86400000)))
 		return err;
-	return 0;
+	return check_range(c->clock, c->weight);
 }
 
 /* The list, or, where the library holds the model, one that tt_model_open does not refuse. */
@@ -742,9 +747,12 @@ static int set_out(tutti_gossip *g, const char *name, bool out)
 	if (rank < 0)
 		return rank;
 	struct tt_gossip_peer *p = &g->peers[rank];
+	bool pulls = g->config.way == TUTTI_GOSSIP_PULL;
 	p->out = out;
-	p->asked = false;
+	p->asked = p->asked && !pulls; /* a withdrawn offer must be answered first */
 	p->erred = 0;
+	if (out && !pulls)
+		tt_gifts_part(g, rank);
 	p->score = out ? p->score : 1000;
 	leave(g);
 	return 0;
@@ -776,30 +784,60 @@ int tutti_gossip_score(tutti_gossip *g, const char *name)
 	return score;
 }
 
-/* ---- the state in a file: clock and weight, and what chooses the next peers ---- */
+/* ---- the state in a file: clock and weight, and what chooses the next peers. Scores of dpwa begin anew ---- */
 
 static const char state_of[] = "a gossip";
 enum { HELD = 4 };
 
-static void list_state(struct tutti_gossip *g, struct tt_held list[HELD])
+struct state {
+	double clock, weight;
+	uint64_t rounds;
+	struct tt_random random;
+};
+
+static void list_state(struct state *s, struct tt_held list[HELD])
 {
-	list[0] = tt_held_tensor("clock", -1, &(tutti_tensor){ &g->info.clock, 1, TUTTI_F64 });
-	list[1] = tt_held_tensor("weight", -1, &(tutti_tensor){ &g->info.weight, 1, TUTTI_F64 });
-	list[2] = tt_held_numbers("rounds", &g->rounds, 1);
-	list[3] = tt_held_numbers("random", g->random.s, TT_COUNT(g->random.s));
+	list[0] = tt_held_tensor("clock", -1, &(tutti_tensor){ &s->clock, 1, TUTTI_F64 });
+	list[1] = tt_held_tensor("weight", -1, &(tutti_tensor){ &s->weight, 1, TUTTI_F64 });
+	list[2] = tt_held_numbers("rounds", &s->rounds, 1);
+	list[3] = tt_held_numbers("random", s->random.s, TT_COUNT(s->random.s));
+}
+
+static int load_state(struct tutti_gossip *g, const char *path)
+{
+	struct state s;
+	struct tt_held list[HELD];
+
+	if (g->published >= 0)
+		return tt_fail(-EINVAL, "tutti_gossip_load: this rank has published already: load before that");
+	list_state(&s, list);
+	int err = tt_state_load(state_of, path, list, HELD);
+	if (err || (err = check_range(s.clock, s.weight)))
+		return err;
+	if (!(s.random.s[0] | s.random.s[1] | s.random.s[2] | s.random.s[3]))
+		return tt_fail(-EINVAL, "%s: \"random\" has zeros alone, which give no random numbers: load the file "
+		               "that tutti_gossip_save wrote", path);
+	g->info.clock = s.clock;
+	g->info.weight = s.weight;
+	g->rounds = s.rounds;
+	g->random = s.random;
+	return 0;
+}
+
+static int save_state(struct tutti_gossip *g, const char *path)
+{
+	struct state s = { g->info.clock, g->info.weight, g->rounds, g->random };
+	struct tt_held list[HELD];
+
+	list_state(&s, list);
+	return tt_state_save(state_of, path, list, HELD);
 }
 
 static int use_state(struct tutti_gossip *g, const char *path, bool load)
 {
-	struct tt_held list[HELD];
 	int err = check_idle(g);
 
-	if (!err && load && g->published >= 0)
-		err = tt_fail(-EINVAL, "tutti_gossip_load: this rank has published already: load before that");
-	list_state(g, list);
-	if (err)
-		return err;
-	return load ? tt_state_load(state_of, path, list, HELD) : tt_state_save(state_of, path, list, HELD);
+	return err ? err : load ? load_state(g, path) : save_state(g, path);
 }
 
 int tutti_gossip_save(tutti_gossip *g, const char *path)

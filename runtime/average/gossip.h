@@ -233,6 +233,7 @@ void tt_gossip_judge(struct tutti_gossip *, int rank, int err); /* a fetch has e
 /* Begins to read what that rank has published, or its gift; NULL: too many are under way. Without the lock. */
 struct tt_fetch *tt_fetch_begin(struct tutti_gossip *, int rank, bool gift);
 void tt_fetch_drop(struct tt_fetch *); /* NULL is allowed */
+bool tt_fetch_forgo(struct tt_fetch *); /* drops one whose bytes do not come yet; false: they do, and it goes on */
 struct tt_blend { /* what becomes of the other rank's model */
 	const tutti_tensor *list;   /* a copy of the model is put there; NULL: the model is averaged: */
 	char *to;                   /* a spare buffer, which gets the result */
@@ -270,6 +271,7 @@ bool tt_gossip_is_broken(const struct tutti_gossip *); /* this rank's device is 
 uint64_t tt_offer_seal(const struct tutti_gossip *, const struct tt_offer *);
 void tt_gift_give(struct tutti_gossip *, int rank); /* the published buffer, or one that its receiver has left alone */
 bool tt_gift_is_answered(struct tutti_gossip *, int rank); /* the last offer, which was withdrawn. With the lock */
+void tt_gifts_part(struct tutti_gossip *, int rank); /* the program removes that rank. Without the lock */
 void tt_gifts_end(struct tutti_gossip *, int rank); /* that rank's life, or its gossip, has ended. With the lock */
 void tt_gifts_settle(struct tutti_gossip *);        /* which were taken, which come back, who is gone */
 void tt_gifts_fetch(struct tutti_gossip *);         /* begins to read what has come */

@@ -381,11 +381,9 @@ struct tt_fetch *tt_fetch_begin(struct tutti_gossip *g, int rank, bool gift)
 	return f;
 }
 
-void tt_fetch_drop(struct tt_fetch *f)
+/* With the lock. */
+static void drop(struct tt_fetch *f)
 {
-	if (!f)
-		return;
-	tt_lock(f->g->job);
 	f->dropped = true;
 	f->claimed = false;
 	if (f->state == TT_FETCH_HEAD)
@@ -394,7 +392,28 @@ void tt_fetch_drop(struct tt_fetch *f)
 		tt_device_give_up(f->g->job, &f->piece[i].post, -ECANCELED);
 	if (!f->under_way)
 		f->state = TT_FETCH_IDLE;
+}
+
+void tt_fetch_drop(struct tt_fetch *f)
+{
+	if (!f)
+		return;
+	tt_lock(f->g->job);
+	drop(f);
 	tt_unlock(f->g->job);
+}
+
+/* Afterwards an answer may be on its way, and with it the weight. */
+static bool has_begun(const struct tt_fetch *f) { return f->state == TT_FETCH_DATA || f->state == TT_FETCH_DONE; }
+
+bool tt_fetch_forgo(struct tt_fetch *f)
+{
+	tt_lock(f->g->job);
+	bool early = !has_begun(f);
+	if (early)
+		drop(f);
+	tt_unlock(f->g->job);
+	return early;
 }
 
 bool tt_fetch_is_settled(struct tt_fetch *f)

@@ -141,10 +141,9 @@ bool tt_gift_is_answered(struct tutti_gossip *g, int rank)
 	return true;
 }
 
-void tt_gifts_end(struct tutti_gossip *g, int rank)
+/* What that rank has not answered comes back. With the lock. */
+static void take_offers_back(struct tutti_gossip *g, int rank)
 {
-	struct tt_gossip_peer *p = &g->peers[rank];
-
 	for (int i = 0; i < g->config.buffers; i++) {
 		struct tt_gift *gift = &g->gift[i];
 		if (!gift->kept || gift->back || gift->rank != rank)
@@ -153,6 +152,23 @@ void tt_gifts_end(struct tutti_gossip *g, int rank)
 		if (gift->kept && !gift->back && withdraw(g, gift))
 			come_back(g, gift);
 	}
+}
+
+void tt_gifts_part(struct tutti_gossip *g, int rank)
+{
+	tt_lock(g->job);
+	take_offers_back(g, rank);
+	tt_unlock(g->job);
+	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
+		if (g->fetch[i].rank == rank && tt_fetch_is_wanted(&g->fetch[i]))
+			tt_fetch_forgo(&g->fetch[i]);
+}
+
+void tt_gifts_end(struct tutti_gossip *g, int rank)
+{
+	struct tt_gossip_peer *p = &g->peers[rank];
+
+	take_offers_back(g, rank);
 	if (is_sum(g))
 		g->info.lost += p->given - p->taken;
 	p->given = p->taken = 0;
@@ -250,13 +266,12 @@ static void adopt(struct tutti_gossip *g, struct mixing *x, char *to, double wei
 /* Its bytes did not come in time. What has not begun to come makes room. */
 static void let_wait(struct tutti_gossip *g, struct tt_fetch *f)
 {
+	bool forgone = tt_fetch_forgo(f);
+
 	tt_lock(g->job);
-	bool begun = f->state > TT_FETCH_HEAD;
-	g->peers[f->rank].late = !begun;
+	g->peers[f->rank].late = forgone;
 	f->late = true;
 	tt_unlock(g->job);
-	if (!begun)
-		tt_fetch_drop(f);
 }
 
 /* 0; -ETIMEDOUT, or as of tt_gossip_ends(): its bytes have not all come yet; -EINVAL: refused; else it was withdrawn,

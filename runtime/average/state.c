@@ -57,21 +57,21 @@ static int check_kind(const struct tt_tensors *f, const char *of)
 	       tt_fail(-EINVAL, "%s has no state of %s: it is of %.100s", f->path, of, is ? is : "another program");
 }
 
-/* The array of the file, and NULL where it does not fit. */
-static const struct tt_tensor *find(const struct tt_tensors *f, const struct tt_held *h)
+/* The array of the file is as it was saved. */
+static int check_array(const struct tt_tensors *f, const struct tt_held *h, const struct tt_tensor *t)
 {
-	const struct tt_tensor *t = tt_tensors_find(f, h->name);
+	int err;
 
 	if (!t)
-		tt_fail(-EINVAL, "%s has no array \"%s\": was it saved with other tensors or another config?", f->path,
-		        h->name);
-	else if (t->type != h->type || t->count != h->count)
-		tt_fail(-EINVAL, "%s: \"%s\" has %llu elements of %s, and must have %zu of %s", f->path, h->name,
-		        (unsigned long long)t->count, tt_tensor_type_names[t->type], h->count,
-		        tt_tensor_type_names[h->type]);
-	else
-		return t;
-	return NULL;
+		return tt_fail(-EINVAL, "%s has no array \"%s\": was it saved with other tensors or another config?",
+		               f->path, h->name);
+	if ((err = tt_tensor_check_type(f->path, t)))
+		return err;
+	if (t->type != h->type || t->count != h->count)
+		return tt_fail(-EINVAL, "%s: \"%s\" has %llu elements of %s, and must have %zu of %s", f->path, h->name,
+		               (unsigned long long)t->count, tt_tensor_type_names[t->type], h->count,
+		               tt_tensor_type_names[h->type]);
+	return 0;
 }
 
 /* All arrays, one behind another. */
@@ -80,8 +80,9 @@ static int read_all(const struct tt_tensors *f, const struct tt_held *held, int 
 	int err = 0;
 
 	for (int i = 0; !err && i < n; to += bytes_of(&held[i++])) {
-		const struct tt_tensor *t = find(f, &held[i]);
-		err = t ? tt_tensors_read(f, t, 0, t->count, to) : -EINVAL;
+		const struct tt_tensor *t = tt_tensors_find(f, held[i].name);
+		if (!(err = check_array(f, &held[i], t)))
+			err = tt_tensors_read(f, t, 0, t->count, to);
 	}
 	return err;
 }

@@ -1066,6 +1066,43 @@ static void remove_giver(tutti *job)
 
 static void test_removed(void) { ON_ALL(.size = 2, .program = remove_giver); }
 
+/* The gift comes back, and the receiver gets no other one before it has answered the offer that was withdrawn. */
+static void remove_receiver(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x = rank;
+	tutti_gossip *g = open_pushing(job, &x, 1, 0);
+	tutti_gossip_info info;
+
+	meet(job);
+	if (rank == 0) {
+		CHECK(tutti_gossip_publish(g, 1) == 0);
+		uint64_t word = g->offer[1].word;
+		CHECK(word && tutti_gossip_remove_peer(g, "1") == 0 && tutti_gossip_add_peer(g, "1") == 0);
+		CHECK(tutti_gossip_mix(g, 1, NULL) == 0 && tutti_gossip_publish(g, 1) == 0);
+		CHECK(g->offer[1].word == (word | TT_OFFER_WITHDRAWN) && g->info.weight == 0.5);
+	}
+	meet(job);
+	if (rank == 1) {
+		await_offer(g);
+		CHECK(tutti_gossip_mix(g, 1, &last_result[1]) == 0 && last_result[1].gifts == 0);
+	}
+	meet(job);
+	CHECK(rank == 1 || (tutti_gossip_mix(g, 1, NULL) == 0 && tutti_gossip_publish(g, 1) == 0));
+	meet(job);
+	if (rank == 1) {
+		await_offer(g);
+		CHECK(tutti_gossip_mix(g, 1, &last_result[1]) == 0 && last_result[1].gifts == 1);
+	}
+	meet(job);
+	CHECK(tutti_gossip_look(g, &info) == 0 && info.weight == (rank ? 0.75 : 0.25) && info.lost == 0);
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_removed_receiver(void) { ON_ALL(.size = 2, .program = remove_receiver); }
+
 /* Ranks that never open the gossip get a gift each, which then goes to a rank that takes it. */
 static void give_beside_absent(tutti *job)
 {
@@ -1545,6 +1582,50 @@ static void test_goes_on(void)
 	rmdir(folder);
 }
 
+/* Loads a file that another program could have written. rounds: the type of that array, which has 8 bytes. */
+static int load_made(tutti_gossip *g, const char *rounds, double clock, double weight, uint64_t random)
+{
+	char text[600], path[100];
+	uint64_t numbers[5] = { 0, random }, len;
+
+	snprintf(path, sizeof path, "%s/made.safetensors", folder);
+	len = (uint64_t)snprintf(text, sizeof text, "{\"__metadata__\":{\"state_of\":\"a gossip\"},"
+	                         "\"clock\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]},"
+	                         "\"weight\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[8,16]},"
+	                         "\"rounds\":{\"dtype\":\"%s\",\"shape\":[1],\"data_offsets\":[16,24]},"
+	                         "\"random\":{\"dtype\":\"I64\",\"shape\":[4],\"data_offsets\":[24,56]}}", rounds);
+	FILE *f = fopen(path, "wb");
+	CHECK(f && fwrite(&len, 8, 1, f) == 1 && fwrite(text, len, 1, f) == 1 && fwrite(&clock, 8, 1, f) == 1 &&
+	      fwrite(&weight, 8, 1, f) == 1 && fwrite(numbers, sizeof numbers, 1, f) == 1);
+	CHECK(fclose(f) == 0);
+	return tutti_gossip_load(g, path);
+}
+
+static void load_what_is_wrong(tutti *job)
+{
+	double x = 1;
+	tutti_gossip *g = open_gossip(job, "made", &(tutti_tensor){ &x, 1, TUTTI_F64 }, 1, tutti_gossip_defaults());
+
+	CHECK(load_made(g, "I64", 5, 0.25, 9) == 0 && g->info.clock == 5 && g->info.weight == 0.25);
+	CHECK(load_made(g, "U64", 6, 0.5, 9) == -ENOTSUP && strstr(tutti_why(), "\"rounds\" has U64"));
+	CHECK(load_made(g, "F64", 6, 0.5, 9) == -EINVAL && strstr(tutti_why(), "1 elements of F64"));
+	CHECK(load_made(g, "I64", -1, 0.5, 9) == -EINVAL && load_made(g, "I64", (double)NAN, 0.5, 9) == -EINVAL);
+	CHECK(load_made(g, "I64", 6, 0, 9) == -EINVAL && strstr(tutti_why(), "weight is 0"));
+	CHECK(load_made(g, "I64", 6, HUGE_VAL, 9) == -EINVAL);
+	CHECK(load_made(g, "I64", 6, 0.5, 0) == -EINVAL && strstr(tutti_why(), "zeros alone"));
+	CHECK(g->info.clock == 5 && g->info.weight == 0.25 && g->random.s[0] == 9);
+	tutti_gossip_close(g);
+}
+
+static void test_wrong_state(void)
+{
+	strcpy(folder, "/tmp/tutti-unit-gossip-XXXXXX");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = load_what_is_wrong }), 0);
+	clear_folder(folder);
+	rmdir(folder);
+}
+
 static CU_TestInfo tests[] = {
 	{ "pairs", test_pairs },
 	{ "a model that is fetched", test_fetch },
@@ -1569,6 +1650,7 @@ static CU_TestInfo tests[] = {
 	{ "a gift in vain", test_in_vain },
 	{ "the receiver closes and opens again", test_receiver_closes },
 	{ "a giver that was removed", test_removed },
+	{ "a receiver that is removed and added again", test_removed_receiver },
 	{ "ranks that never open", test_absent },
 	{ "pull beside stopped ranks", test_beside_stopped },
 	{ "a gossip of a group", test_group },
@@ -1577,6 +1659,7 @@ static CU_TestInfo tests[] = {
 	{ "lists of nodes that differ", test_own_lists },
 	{ "peers by name", test_names },
 	{ "a job that goes on", test_goes_on },
+	{ "a state that makes no sense", test_wrong_state },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "gossip", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
