@@ -96,7 +96,11 @@ void tt_gossip_end_device(struct tutti_gossip *g)
 {
 	struct tt_gossip_device *d = &g->device;
 
-	d->stuck = d->queue && (tt_device_stands_still(g->job, d->gpu) || !tt_gpu_reached(d->queue, d->mark));
+	if (!d->queue)
+		return;
+	tt_lock(g->job);
+	d->stuck = tt_device_stands_still(g->job, d->gpu) || !tt_gpu_reached(d->queue, d->mark);
+	tt_unlock(g->job);
 }
 
 void tt_gossip_close_device(struct tutti_gossip *g)

@@ -279,7 +279,9 @@ static uint64_t look_in(const struct tt_transfer *t)
 {
 	if (!t->left && tt_transfer_waits(t))
 		return tt_now() - t->moved_at < LEFT_NS ? COPY_NS : FENCE_NS;
-	return !t->started ? FENCE_NS : t->err || t->giving_up ? LEFT_NS : UINT64_MAX;
+	if (!t->started)
+		return tt_transfer_is_held(t) ? LEFT_NS : FENCE_NS;
+	return t->err || t->giving_up ? LEFT_NS : UINT64_MAX;
 }
 
 static int arm(struct tt_job *job)

@@ -32,7 +32,7 @@ void tt_device_copy(struct tt_job *, struct tt_post *p, struct tt_device_end to,
 bool tt_device_copies(const struct tt_job *); /* some are under way */
 /* How long a call that has failed waits for copies that a device has begun, in nanoseconds. */
 uint64_t tt_device_patience(const struct tt_job *);
-/* Copies of calls that have ended are still under way: the memory that they use must stay. */
+/* Copies of calls that have ended are still under way: the memory that they use must stay. With the lock. */
 bool tt_device_stands_still(const struct tt_job *, int gpu);
 
 /* ---- shadow.c: calls that work in host memory, of a device's memory ---- */
@@ -60,7 +60,8 @@ void tt_shadow_give_up(struct tt_shadow *, int err); /* a copy that waits for a 
 void tt_shadow_close(struct tt_shadow *);            /* nothing moves */
 void tt_shadow_drop(struct tt_shadow *);             /* likewise, of a call that has not begun. Without the lock */
 
-/* Ends an op that waits here, with err, soon; if it moves already, unless it moves on. False: it is not here. */
+/* Ends an op that waits here, with err, soon. If bytes of the op are moving, no more bytes begin to; an op whose bytes
+ * have all moved ends well. False: the op is not here. */
 bool tt_device_give_up(struct tt_job *, struct tt_post *, int err);
 /* The owner takes back the memory of that key: ends with -ESTALE what waits here and would use it. why: the sentence,
  * or NULL. */

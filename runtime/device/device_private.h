@@ -82,7 +82,7 @@ struct tt_transfer {
 	bool direct;                /* no chunk is needed: bytes go straight to their place */
 	struct tt_import *import;   /* `from` is in this mapping; NULL: in none */
 	uint64_t moved_at;          /* when something of it has happened last */
-	int giving_up;              /* what it ends with unless its bytes move on; 0: nobody has given it up */
+	int giving_up;              /* what it ends with unless all bytes have moved; 0: nobody has given it up */
 	bool left;                  /* its op has ended: it waits for copies that a device holds up, or for FREE */
 	int err;                    /* what it ends with, once nothing of it is under way ... */
 	char *why;                  /* ... and the sentence; NULL: none */
@@ -191,12 +191,14 @@ void tt_import_take_exported(struct tt_member *, struct tt_pack *);
 struct tt_transfer *tt_transfer_new(struct tt_job *, struct tt_member *, const struct tt_side *to,
                                     const struct tt_side *from, size_t len);
 void tt_transfer_fail(struct tt_transfer *, int err, const char *why); /* why: the sentence, or NULL */
-/* Ends it with err, soon: at once if it has not begun, else once its bytes do not move any more. */
+/* Ends it with err, soon: at once if it has not begun, else once the pieces under way have ended. If they were the last
+ * ones, the transfer ends well. */
 void tt_transfer_give_up(struct tt_transfer *, int err, const char *why);
 int tt_transfer_advance(struct tt_transfer *); /* as far as it goes. Returns how much has happened */
 bool tt_transfer_runs(const struct tt_transfer *);  /* pieces of it are under way */
 uint64_t tt_transfer_copying(struct tt_transfer *); /* a bit for each device whose copies are under way, after a look */
 bool tt_transfer_waits(const struct tt_transfer *); /* for a copy of a device: nothing wakes a sleeper then */
+bool tt_transfer_is_held(const struct tt_transfer *); /* it cannot begin while a device stands still */
 void tt_transfer_leave(struct tt_transfer *);       /* its op has ended, and copies run */
 static inline bool tt_transfer_has_peer(const struct tt_transfer *t)
 {

@@ -287,7 +287,8 @@ static struct tt_piece *idle_piece(struct tt_transfer *t)
 
 static bool has_next(const struct tt_transfer *t)
 {
-	return t->started && !t->err && (t->from.kind == TT_SIDE_PEER ? t->readies > 0 : t->begun < t->len);
+	return t->started && !t->err && !t->giving_up &&
+	       (t->from.kind == TT_SIDE_PEER ? t->readies > 0 : t->begun < t->len);
 }
 
 static bool begin_piece(struct tt_transfer *t)
@@ -391,6 +392,14 @@ void tt_transfer_give_up(struct tt_transfer *t, int err, const char *why)
 		fail_held(t);
 }
 
+bool tt_transfer_is_held(const struct tt_transfer *t) { return who_holds(t) >= 0; }
+
+/* It was given up, its last pieces have ended, and bytes are missing. */
+static bool was_cut_short(const struct tt_transfer *t)
+{
+	return t->giving_up && t->started && t->moved < t->len && !tt_transfer_runs(t);
+}
+
 /* A rank that closes a window waits for an answer for TUTTI_SILENCE. */
 uint64_t tt_device_patience(const struct tt_job *job) { return tt_min(PATIENCE_MS * TT_MS, job->silence / 4); }
 
@@ -434,10 +443,12 @@ int tt_transfer_advance(struct tt_transfer *t)
 	while (begin_piece(t))
 		n++;
 	t->moved_at = n ? tt_now() : t->moved_at;
-	if (!is_over(t) && !has_no_patience(t))
-		return n;
-	if (!t->err && t->giving_up)
-		fail_held(t);
+	if (!is_over(t)) {
+		if (!was_cut_short(t) && !has_no_patience(t))
+			return n;
+		if (!t->err)
+			fail_held(t);
+	}
 	tt_list_remove(&t->link);
 	tt_list_append(&tt_devices(t->job)->ending, &t->link);
 	return n + 1;

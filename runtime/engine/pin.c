@@ -322,7 +322,8 @@ static bool is_kept_for(const struct tt_job *job, const struct tt_pinned *p, enu
 	       p->mem.len <= in->len - (size_t)((char *)p->mem.base - in->base);
 }
 
-/* For this process's own use all of the allocation is pinned. */
+/* For this process's own use all of the allocation is pinned. An adapter that cannot map so much may map the range of
+ * the call. The allocation is kept without a pin then, and no later call tries to pin all of the allocation. */
 static int pin_on_nets(struct tt_job *job, struct tt_pinned *p, enum tt_pin_for use)
 {
 	struct tt_mem mem = p->mem;
@@ -340,11 +341,16 @@ static int pin_on_nets(struct tt_job *job, struct tt_pinned *p, enum tt_pin_for 
 		if ((err = pin_anew(job, &mem, p->remote, &kept)))
 			return err;
 		kept->range = p->range;
-		if (kept->pins[0])
-			keep(job, kept, p->range.buffer);
+		keep(job, kept, p->range.buffer);
 	}
-	p->kept = kept;
-	return 0;
+	if (kept->pins[0] || mem.len == p->mem.len) {
+		p->kept = kept;
+		return 0;
+	}
+	tt_ticket_lock_take(&job->engine.lock);
+	tt_unpin(job, kept);
+	tt_ticket_lock_release(&job->engine.lock);
+	return pin_everywhere(job, p);
 }
 
 static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use,

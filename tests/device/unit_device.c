@@ -759,6 +759,58 @@ static void test_given_up(void)
 	expect_nothing_left();
 }
 
+/* What tutti_cancel does, without the wait for the end. */
+static void give_up_all(tutti *job)
+{
+	tt_lock(job->job);
+	tt_each_of(struct tt_transfer, link, t, &tt_devices(job->job)->moving)
+		tt_transfer_give_up(t, -ECANCELED, NULL);
+	tt_unlock(job->job);
+}
+
+/* A call that is given up moves no more than the pieces that have begun; if they are all, the call has ended well. */
+static void program_cut_short(tutti *job)
+{
+	enum { LONG = 8 << 20 };
+	int me = tutti_rank(job);
+	char *memory = take(job, LONG, me ? -1 : 0);
+	tutti_op op = { 0 };
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", memory, LONG, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int turn = 0; turn < 2; turn++) {
+		size_t len = turn ? BIG : LONG;
+		paint(memory, LONG, me ? 0 : 1 + turn);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		if (!me) {
+			CHECK(tutti_put(w, 1, 0, memory, 8, NULL) == 0);
+			CHECK(hold_copies(job, 0, true));
+			CHECK(tutti_put(w, 1, 0, memory, len, &op) == 0);
+			await_begun(job, 1);
+			give_up_all(job);
+			hold_copies(job, 0, false);
+			CHECK(tutti_wait(&op, -1) == (turn ? 0 : -ECANCELED));
+		}
+		CHECK(tutti_barrier(job, NULL) == 0);
+		CHECK(!me || is_painted(memory, len, 1 + turn) == (turn == 1));
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_window_close(w);
+	tutti_free(job, memory);
+}
+
+static void test_cut_short(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = 20000, .program = program_cut_short };
+
+	fake_cuda_thread(false);
+	fake_cuda_seed(1);
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	fake_cuda_thread(true);
+	expect_nothing_left();
+}
+
 /* A copy that has begun stands still: the call ends, and other calls on the GPU begin when it goes on. */
 static void end_stuck(tutti_op *op, bool cancels)
 {
@@ -888,7 +940,7 @@ static void program_left_stuck(tutti *job)
 
 static void test_left_stuck(void)
 {
-	struct ranks run = { .size = 2, .wire = "tcp", .timeout_ms = 2000, .program = program_left_stuck };
+	struct ranks run = { .size = 2, .wire = "tcp", .timeout_ms = 20000, .program = program_left_stuck };
 
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
@@ -988,6 +1040,14 @@ static void program_kept(tutti *job)
 		paint(foreign, BIG, 2);
 		CHECK(tutti_put(w, 1, 0, foreign, BIG, NULL) == 0);
 		CHECK(fake_calls("reg_dmabuf_mr") == made + 1 && fake_calls("dereg_mr") == ended + 1);
+		free_foreign(0, foreign);
+		foreign = take_foreign(0, BIG);
+		paint(foreign, BIG, 2);
+		made = fake_calls("reg_dmabuf_mr");
+		fake_fail("reg_dmabuf_mr", 1, EINVAL); /* the adapter cannot map all of the allocation */
+		for (int i = 0; i < 3; i++)
+			CHECK(tutti_put(w, 1, 0, foreign, BIG - 4096, NULL) == 0);
+		CHECK(fake_calls("reg_dmabuf_mr") == made + 4);
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(!me || is_painted(host, BIG, 2));
@@ -1338,6 +1398,7 @@ static CU_TestInfo tests[] = {
 	{ "left reading", test_left_reading },
 	{ "long", test_long },
 	{ "given up", test_given_up },
+	{ "cut short", test_cut_short },
 	{ "stuck", test_stuck },
 	{ "asked", test_asked },
 	{ "kept", test_kept },
