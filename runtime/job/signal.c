@@ -5,9 +5,9 @@
 #include "job/job_private.h"
 #include "member/member.h"
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 enum { SIGNALS = 65 };
@@ -17,7 +17,7 @@ static struct { /* of this process */
 	struct tt_ticket_lock lock; /* of the list; held during goodbyes, so that no job is freed meanwhile */
 	struct tt_list jobs;      /* that leave on a signal, or ask for one */
 	_Atomic pid_t pid;        /* the process that all this belongs to: a fork's child inherits only the handlers */
-	_Atomic int fd;           /* an eventfd, never closed, since a handler may be about to write to it */
+	sem_t bell;               /* no descriptor: a program may close all files that it finds */
 	struct tt_task *task;
 	_Atomic bool heard;       /* the thread is there */
 	_Atomic int caught;       /* the signal that came; 0: none yet */
@@ -29,13 +29,6 @@ static struct { /* of this process */
 	struct sigaction former[SIGNALS];
 } quit;
 
-static void wake_task(void)
-{
-	uint64_t one = 1;
-
-	(void)!write(atomic_load(&quit.fd), &one, sizeof one);
-}
-
 /* The first is noted. A second one, or one in a fork's child, takes its effect at once. */
 static void note(int number)
 {
@@ -46,7 +39,7 @@ static void note(int number)
 		; /* the program will ask */
 	} else if (ours && atomic_load(&quit.heard) && atomic_load(&quit.users[number]) &&
 	           atomic_compare_exchange_strong(&quit.caught, &none, number)) {
-		wake_task();
+		sem_post(&quit.bell);
 	} else {
 		sigaction(number, &quit.former[number], NULL);
 		raise(number); /* once this handler has returned */
@@ -99,30 +92,25 @@ static void quit_all(int number)
 
 static void await_signal(void *arg)
 {
-	uint64_t drain;
 	bool done = false;
 
 	(void)arg;
 	while (!done) {
-		bool woken = read(atomic_load(&quit.fd), &drain, sizeof drain) >= 0 || errno == EINTR;
+		(void)sem_wait(&quit.bell); /* also after EINTR: looking once too often does no harm */
 		tt_ticket_lock_take(&quit.lock);
 		int number = atomic_load(&quit.caught);
-		done = quit.stopping || number || !woken; /* a program that closes all files closes this one, too */
+		done = quit.stopping || number;
 		if (number)
 			quit_all(number); /* also if no job leaves on it any more: it came before that */
 		tt_ticket_lock_release(&quit.lock);
 	}
 }
 
-static int open_bell(void) { return tt_high_file(eventfd(0, EFD_CLOEXEC)); } /* reads wait */
-
 /* In a fork's child the parent's jobs, thread and locks mean nothing. */
 static void begin_process(void)
 {
 	if (atomic_load(&quit.pid) == getpid())
 		return;
-	if (atomic_load(&quit.pid))
-		close(atomic_load(&quit.fd));
 	memset(quit.users, 0, sizeof quit.users);
 	for (int i = 0; i < SIGNALS; i++) {
 		quit.askers[i] = 0;
@@ -133,7 +121,7 @@ static void begin_process(void)
 	quit.task = NULL;
 	atomic_store(&quit.heard, false);
 	atomic_store(&quit.caught, 0);
-	atomic_store(&quit.fd, open_bell());
+	sem_init(&quit.bell, 0, 0);
 	atomic_store(&quit.pid, getpid());
 }
 
@@ -142,7 +130,7 @@ static void end_task(void)
 	tt_ticket_lock_take(&quit.lock);
 	quit.stopping = true;
 	tt_ticket_lock_release(&quit.lock);
-	wake_task();
+	sem_post(&quit.bell);
 	tt_join(quit.task);
 	quit.task = NULL;
 	atomic_store(&quit.heard, false);
@@ -154,11 +142,6 @@ static int begin_task(void)
 	begin_process();
 	if (quit.task && atomic_load(&quit.caught))
 		end_task();
-	if (atomic_load(&quit.fd) < 0)
-		atomic_store(&quit.fd, open_bell());
-	if (atomic_load(&quit.fd) < 0)
-		return tt_fail(-errno, "cannot make an eventfd for signals: %s%s", strerror(errno),
-		               tt_files_hint(errno));
 	quit.stopping = false;
 	if (quit.task)
 		return 0;

@@ -1588,6 +1588,31 @@ static void test_term(void)
 	     crew.status[victim]);
 }
 
+/* As a program does that becomes a daemon, or starts another one by hand. */
+static void close_files(void)
+{
+	for (int fd = STDERR_FILENO + 1; fd < 256; fd++)
+		close(fd);
+}
+
+static void program_term_without_files(tutti *job)
+{
+	EXPECT(tutti_leave_on(job, SIGTERM) == 0);
+	close_files();
+	raise(SIGTERM);
+	sleep_ms(20000);
+}
+
+/* The signal is not lost with the files. */
+static void test_term_without_files(void)
+{
+	victim = 0;
+	start((struct crew){ .size = 1, .timeout_ms = 10000, .program = program_term_without_files });
+	finish(victim);
+	WANT(WIFSIGNALED(crew.status[victim]) && WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x",
+	     crew.status[victim]);
+}
+
 /* The same without a word from the program. */
 static void test_term_setting(void)
 {
@@ -2062,6 +2087,7 @@ static CU_TestInfo told_tests[] = {
 };
 static CU_TestInfo signal_tests[] = {
 	{ "leaves in order", test_term },
+	{ "leaves without files", test_term_without_files },
 	{ "TUTTI_TERM=leave", test_term_setting },
 	{ "a signal that the program asks for", test_term_asked },
 	{ "asked for, and TUTTI_TERM=leave", test_term_both },
