@@ -34,13 +34,14 @@ const char *tt_process_hint(int err)
 	       err == EPERM || err == ENOSYS ? ": a seccomp filter, of an old container say, denies clone3" : "";
 }
 
+/* To callers both limits are one: a call may go well later. The sentence tells them apart. */
 static int wait_file(int fd, const char *kind, const char *what)
 {
 	int err = errno;
 
 	if (fd >= 0)
 		return fd;
-	return tt_fail(-err, "cannot make an %s for %s: %s%s", kind, what, strerror(err), tt_files_hint(err));
+	return tt_fail(err == ENFILE ? -EMFILE : -err, "cannot make an %s for %s: %s%s", kind, what, strerror(err), tt_files_hint(err));
 }
 
 int tt_eventfd(const char *what)
