@@ -31,6 +31,12 @@ static void end_silent(struct tt_timer *t)
 	tt_link_doom(l);
 }
 
+/* A process that rank 0 probes, and that says nothing, is not to hold the whole start up. */
+static uint64_t time_to_answer(const struct tt_link *l)
+{
+	return l->probe ? tt_time(l->job, TT_TIME_NET) : l->job->silence;
+}
+
 /* News may send a newcomer to other ranks than its sponsor before the table is there: one that is in no group would
  * refuse it if it asked to be let in, and be taken for dead. */
 void tt_greeting_start(struct tt_link *l)
@@ -54,7 +60,7 @@ void tt_greeting_start(struct tt_link *l)
 		tt_nodes_present(l->job, &p);
 	l->used = !joining;
 	if (tt_send_raw(l, bytes, (size_t)(p.at - bytes)))
-		tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_silent);
+		tt_timer_start(l->job, &l->patience, tt_now() + time_to_answer(l), end_silent);
 }
 
 void tt_greeting_ask_where(struct tt_link *l)
@@ -127,16 +133,18 @@ void tt_greeting_await(struct tt_link *l)
 /* ---- refusing ---- */
 
 /* again: the process may be accepted in a moment. known: the epoch of the last life of its rank; 0: none is known. */
-static void refuse_life(struct tt_link *l, enum tt_level level, bool again, uint32_t known, const char *why)
+enum again { NEVER, AGAIN, UNDER_WAY }; /* in REFUSED; UNDER_WAY: the job has lost rank 0, and runs */
+
+static void refuse_life(struct tt_link *l, enum tt_level level, enum again again, uint32_t known, const char *why)
 {
 	uint8_t bytes[7 + TT_REFUSED_WHY];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
-	tt_log(again ? TT_DEBUG : level, "refused a process at %s: %s", l->peer->addr, why);
-	if (!again)
+	tt_log(again == AGAIN ? TT_DEBUG : level, "refused a process at %s: %s", l->peer->addr, why);
+	if (again != AGAIN)
 		tt_stats_count(&l->job->stats.own, TUTTI_STAT_REFUSED, 0);
 	tt_put8(&p, TT_REFUSED);
-	tt_put8(&p, again);
+	tt_put8(&p, (uint8_t)again);
 	tt_put_text(&p, why);
 	tt_put32(&p, known);
 	tt_send_raw(l, bytes, (size_t)(p.at - bytes));
@@ -376,7 +384,7 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 		return;
 	}
 	if (late && h->rank == 0 && m && !tt_members(job)->node_list && is_alike(job, h)) {
-		refuse_life(l, TT_WARN, false, job->epoch, "this job is under way, and rank 0 does not come back: come "
+		refuse_life(l, TT_WARN, UNDER_WAY, 0, "this job is under way, and rank 0 does not come back: come "
 		            "as a new rank (TUTTI_RANK=new)");
 		return;
 	}
@@ -387,7 +395,8 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 	if (fault_of_hello(job, h, text, sizeof text)) {
 		bool again = may_come_again(job, m, h) || is_early(job, h) || is_waiting_for_job(job, h) ||
 		             tt_nodes_are_more(job, h->launched);
-		bool expected = m && m->state >= TT_LEFT; /* a HELLO may come later than the goodbye */
+		bool expected = m && (m->state >= TT_LEFT || /* a HELLO may come later than the goodbye */
+		                      (m->rank == job->rank && h->epoch == job->epoch)); /* its own, by another address */
 		refuse_life(l, expected ? TT_INFO : TT_WARN, again, m ? m->epoch : 0, text);
 		if (m && m->link && !again)
 			m->link->doubted = false; /* the next HELLO asks again */
@@ -486,12 +495,12 @@ static void renew_epoch(struct tt_job *job, uint32_t known)
 	me->epoch = job->epoch;
 }
 
-/* Only a rank of this job knows a life of rank 0. */
-static void take_probed(struct tt_link *l, bool again, uint32_t known, const char *why)
+/* Other refusals say nothing about this job: the address may lead to another job, or back to this rank. */
+static void take_probed(struct tt_link *l, enum again again, const char *why)
 {
 	struct tt_members *all = tt_members(l->job);
 
-	if (!again && known && !l->job->joined && !all->join_err) {
+	if (again == UNDER_WAY && !l->job->joined && !all->join_err) {
 		all->join_err = -EPERM;
 		snprintf(all->join_why, sizeof all->join_why, "%.95s refused this process as rank 0: %s", l->peer->addr,
 		         why);
@@ -505,7 +514,8 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	struct tt_job *job = l->job;
 	struct tt_members *all = tt_members(job);
 	struct tt_member *m = l->member && l->member->link == l ? l->member : NULL; /* not after a BUSY */
-	bool again = tt_get8(p), first = !job->joined && !all->join_err;
+	enum again how = (enum again)tt_get8(p);
+	bool again = how == AGAIN, first = !job->joined && !all->join_err;
 	char text[TT_REFUSED_WHY], name[24];
 	uint32_t known;
 
@@ -514,7 +524,7 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	bool is_behind = known && !tt_before(known, job->epoch);
 	again &= !(is_behind && all->met); /* a node of a list that has met others has had its life: another one came */
 	if (l->probe) {
-		take_probed(l, again, known, text);
+		take_probed(l, how, text);
 		return;
 	}
 	if (first)

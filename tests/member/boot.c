@@ -643,6 +643,11 @@ static void test_list(void)
 			                      i ? text("TUTTI_PORTS=%d", port[i]) : NULL },
 			             .late_ms = i ? 0 : 500 };
 	JOINED(t);
+	for (int i = 0; i < 2; i++) /* two addresses of rank 0, which meets itself */
+		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=2",
+			                      text("TUTTI_BOOT=127.0.0.1:%d,127.0.0.1:%d", port[0], port[0]) } };
+	run(t, 2);
+	WANT(!board->of[0].err && !board->of[1].err, "%s; %s", board->of[0].why, board->of[1].why);
 	REFUSED(-ETIMEDOUT, text("no rank at|127.0.0.1:%d,127.0.0.1:%d|600 ms", port[0], port[1]), "TUTTI_RANK=1",
 	        "TUTTI_SIZE=3", list, QUICK);
 	REFUSED(-ENAMETOOLONG, "rendezvous address", "TUTTI_RANK=1", "TUTTI_SIZE=3",
