@@ -167,9 +167,13 @@ static void join_ring(struct tt_job *job, uint64_t now)
 	}
 }
 
-/* The largest one counts, and is forgotten slowly. */
-static void note_lateness(struct tt_members *all, uint64_t late)
+/* The largest one counts, and is forgotten slowly. More than this lengthens no grace: a process that was stopped for
+ * long is to forget that as soon as any other. */
+static void note_lateness(struct tt_job *job, uint64_t late)
 {
+	struct tt_members *all = tt_members(job);
+
+	late = tt_min(late, job->silence / 32);
 	all->lateness = tt_max(late, all->lateness - all->lateness / 64);
 }
 
@@ -178,7 +182,7 @@ static void look(struct tt_timer *t)
 	struct tt_job *job = tt_container_of(t, struct tt_members, heartbeat)->job;
 	uint64_t now = tt_now(), every = time_of_look(job), late = now - t->at;
 
-	note_lateness(tt_members(job), late);
+	note_lateness(job, late);
 	if (late > tt_time(job, TT_TIME_HEARTBEAT))
 		leave_out(job, late, now);
 	if (!job->leaving) {

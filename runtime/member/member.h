@@ -94,6 +94,8 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	uint64_t unreached;         /* when connecting failed for lack of files, which says nothing about it */
 	uint32_t started, started_in; /* collectives that it has started, as last heard, and in which group (uid) ... */
 	uint64_t heard;             /* ... and when the member itself has said that */
+	uint64_t told;              /* when this rank has told others last that it is behind ... */
+	uint32_t told_in;           /* ... and in which group (uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	const char *why;            /* ... and why, "" until then */
 	char *why_not;              /* the sentence about the first net that failed, or NULL */

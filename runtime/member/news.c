@@ -271,13 +271,22 @@ static const char unreached[] = "it could not be reached so far: does it run?";
 /* A node of a list that has not started cannot say how far it has come. */
 static bool is_unreached(const struct tt_member *m) { return m->state == TT_CONNECTING && m->tries; }
 
+static bool is_lately(const struct tt_job *job, uint64_t at) { return tt_now() - at < 2 * job->silence; }
+
 /* It has begun fewer collectives of the group than this rank, as far as this rank has heard lately. */
 static bool is_behind(const struct tt_member *m, const struct tutti *g)
 {
-	bool heard = m->started_in == g->uid && tt_now() - m->heard < 2 * g->job->silence;
+	bool heard = m->started_in == g->uid && is_lately(g->job, m->heard);
 
 	return m->rank != g->job->rank && m->state < TT_LEFT &&
 	       (is_unreached(m) || (heard && tt_before(m->started, g->started)));
+}
+
+/* This rank has told others lately that it is behind: nobody else may tell them that this is over. */
+static bool has_caught_up(const struct tt_member *m, const struct tutti *g)
+{
+	return m->told_in == g->uid && is_lately(g->job, m->told) && m->state < TT_LEFT && m->started_in == g->uid &&
+	       !is_behind(m, g) && !tt_before(m->started, g->started);
 }
 
 /* Older by a look at each rank that passes it on: so nothing goes round for ever. */
@@ -297,19 +306,26 @@ static void put_one_behind(struct tt_pack *p, const struct tt_member *m, const s
 	tt_put_text(p, is_unreached(m) ? unreached : m->doing ? m->doing : "");
 }
 
-/* The ranks of the group that this one knows to be late. */
+/* The ranks of the group that this one knows to be late; and those that it has told to be late, and that are not. */
 static void put_behind(struct tt_pack *p, const struct tutti *g)
 {
 	uint8_t *count = p->at, n = 0;
 
 	tt_put8(p, 0);
 	for (int i = 0; g && i < g->n && n < BEHIND; i++) {
-		const struct tt_member *m = tt_group_member(g, i);
+		struct tt_member *m = tt_group_member(g, i);
 		if (is_behind(m, g)) {
 			put_one_behind(p, m, g);
+			m->told_in = g->uid;
+			m->told = tt_now();
 			n++;
 		}
 	}
+	for (int i = 0; g && i < g->n && n < BEHIND; i++)
+		if (has_caught_up(tt_group_member(g, i), g)) {
+			put_one_behind(p, tt_group_member(g, i), g);
+			n++;
+		}
 	*count = n;
 }
 

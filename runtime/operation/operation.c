@@ -309,13 +309,14 @@ static uint64_t period_of(const struct tt_operation *r) { return tt_min(r->job->
 
 static uint64_t time_waited(const struct tt_operation *r) { return tt_operations(r->job)->clock - r->since; }
 
-/* The late ranks are named some steps from here: those between need a beat each. */
+/* The late ranks are named some steps from here: those between need a beat each. Half of each period is quiet, however
+ * long a beat is: if nobody is late, the wait is to be told all the same. */
 static bool seeks(const struct tt_operation *r)
 {
-	uint64_t step = tt_operations(r->job)->step;
+	uint64_t period = period_of(r), open = tt_min(HEARSAY * tt_operations(r->job)->step, period / 2);
 
 	return r->asked && !r->given_up && waits_for_group(r) && r->words->late &&
-	       time_waited(r) < r->asked * period_of(r) + HEARSAY * step && !knows_late(r);
+	       time_waited(r) < r->asked * period + open && !knows_late(r);
 }
 
 /* True: this did something, which may have ended operations. */

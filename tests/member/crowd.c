@@ -287,6 +287,96 @@ static void test_one_late(void)
 		                                          .program = program_one_late }), 0);
 }
 
+static bool is_nobody(const struct tt_operation *r, const struct tt_member *m) { return (void)r, (void)m, false; }
+
+/* All ranks have called, as far as rank 0 hears: the log says so. */
+static void program_none_late(tutti *job)
+{
+	static const struct tt_operation_kind kind = { .late = is_nobody };
+	tutti_op op = { 0 };
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		tt_lock(job->job);
+		struct tt_operation *r = tt_operation_begin(job->job, &op, NULL, "test", -1);
+		r->words = &kind;
+		tt_unlock(job->job);
+		pass_time(4 * job->job->silence);
+		tt_lock(job->job);
+		CHECK(r->said);
+		tt_operation_end(r, 0);
+		tt_unlock(job->job);
+		CHECK(tutti_wait(&op, TUTTI_NEVER) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_none_late(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2,
+	                                          .wire = "sim",
+	                                          .silence_ms = 1000,
+	                                          .program = program_none_late }), 0);
+}
+
+/* Rank 1 has told rank 0 that rank 2 is behind, which is over now. Rank 0 is not to blame rank 2 for another one. */
+static void program_caught_up(tutti *job)
+{
+	struct tt_member *of = NULL;
+	uint32_t begun = 0;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int step = 0; step < 2; step++) {
+		tt_lock(job->job);
+		of = tt_member(job->job, 2);
+		begun = job->started;
+		if (tutti_rank(job) == 1) {
+			of->started_in = job->uid;
+			of->started = step ? begun : begun - 1;
+			of->heard = tt_now();
+			tt_member_ping_for(tt_member(job->job, 0), job->uid);
+		}
+		tt_unlock(job->job);
+		pass_time(job->job->silence / 8);
+		if (tutti_rank(job) == 0)
+			CHECK(of->started_in == job->uid && of->started == (step ? begun : begun - 1));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_caught_up(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3,
+	                                          .wire = "sim",
+	                                          .silence_ms = 1000,
+	                                          .program = program_caught_up }), 0);
+}
+
+/* As after a SIGSTOP of many seconds, which rank 0 forgets within five silences. */
+static void program_stopped_once(tutti *job)
+{
+	uint64_t silence = job->job->silence;
+
+	pass_time(20 * silence);
+	tt_lock(job->job);
+	if (tutti_rank(job) == 0)
+		tt_members(job->job)->heartbeat.at = 1;
+	tt_unlock(job->job);
+	pass_time(5 * silence);
+	tt_lock(job->job);
+	CHECK(tt_time(job->job, TT_TIME_GRACE) < silence / 8);
+	tt_unlock(job->job);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_stopped_once(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2,
+	                                          .wire = "sim",
+	                                          .silence_ms = 1000,
+	                                          .program = program_stopped_once }), 0);
+}
+
 static void test_one_of_some_late(void)
 {
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = all_or(64, 36),
@@ -522,6 +612,9 @@ static CU_TestInfo sim_tests[] = {
 	{ "tables", test_tables },
 	{ "the tree", test_tree },
 	{ "one is late", test_one_late },
+	{ "none is late", test_none_late },
+	{ "late no more", test_caught_up },
+	{ "stopped once", test_stopped_once },
 	{ "a parent dies", test_parent },
 	CU_TEST_INFO_NULL,
 };
