@@ -89,8 +89,11 @@ static bool is_noted(const struct tt_inquiry *page, int rank)
 	return false;
 }
 
+/* Where each process has a list of its own, its numbers are no other process's. */
 static void note_awaited(struct tt_inquiry *page, const struct tt_operation *r)
 {
+	if (tt_members(r->job)->own_list)
+		return;
 	for (int i = 0; i < r->job->size && page->awaits < TT_INQUIRY_AWAITED; i++)
 		if (i != r->job->rank && tt_operation_concerns(r, i) && is_awaited(r, tt_member(r->job, i)) &&
 		    !is_noted(page, i))

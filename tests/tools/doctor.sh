@@ -222,7 +222,7 @@ test_running() {
 	! command -v gdb > which || command="gdb -p $pid -batch -ex 'thread apply all bt'"
 	check "who keeps them waiting, and how to look" has out \
 		"^finding  late *rank 2, process $pid, is what 2 other ranks of this host wait for, .*: $command\$"
-	check "which job" has out '^fine     job  *"run-[0-9a-f]*": on this host ranks 0, 1, 2 of 3$'
+	check "which job" has out '^fine     job  *"run-[0-9a-f]*": on this host ranks 0-2 of 3$'
 	kill -STOP "$pid"
 	doctor "$pid"
 	finds stopped "process $pid, rank 2, is stopped (SIGSTOP).*: kill -CONT $pid\$"

@@ -256,43 +256,56 @@ static void say_lines(struct tt_doctor *d, const struct ranks *all, const struct
 			              "; see what that rank does: tutti doctor --running on its host" : "");
 }
 
+static bool follows(const struct tt_inquiry *a, const struct tt_inquiry *b)
+{
+	return a->job == b->job && a->rank == b->rank + 1;
+}
+
 /* "ranks 0-2, 5 of 8" */
 static void say_job(struct tt_doctor *d, const struct ranks *all, int first)
 {
 	const struct tt_inquiry *job = &all->of[first].is;
-	char list[160] = "";
+	char list[400] = "";
+	const char *more = "";
 	int n = 0;
 
-	for (int i = first; i < all->n && all->of[i].is.job == job->job; i++, n++)
-		if (strlen(list) < sizeof list - 32)
-			snprintf(list + strlen(list), 32, "%s%d", n ? ", " : "", all->of[i].is.rank);
-	tt_doctor_say(d, TT_FINE, "job", "%s%s%s: on this host rank%s %s of %d", *job->name ? "\"" : "",
+	for (int i = first, last; i < all->n && all->of[i].is.job == job->job; n += last - i + 1, i = last + 1) {
+		for (last = i; last + 1 < all->n && follows(&all->of[last + 1].is, &all->of[last].is);)
+			last++;
+		size_t at = strlen(list);
+		if (at < sizeof list - 64)
+			snprintf(list + at, 64, last > i ? "%s%d-%d" : "%s%d", n ? ", " : "", all->of[i].is.rank,
+			         all->of[last].is.rank);
+		else
+			more = " and more";
+	}
+	tt_doctor_say(d, TT_FINE, "job", "%s%s%s: on this host rank%s %s%s of %d", *job->name ? "\"" : "",
 	              *job->name ? job->name : "a job without a name (TUTTI_JOB)", *job->name ? "\"" : "",
-	              n > 1 ? "s" : "", list, job->size);
+	              n > 1 ? "s" : "", list, more, job->size);
 }
 
 static void say_rank(struct tt_doctor *d, const struct ranks *all, const struct rank *r)
 {
-	const struct tt_inquiry copy = r->is;
+	const struct tt_inquiry *is = &r->is;
 
 	if (r->state == 'T')
 		tt_doctor_say(d, TT_FINDING, "stopped",
 		              "process %d, %s, is stopped (SIGSTOP), and the others evict it when their "
 		              "TUTTI_SILENCE has passed: kill -CONT %d",
-		              r->pid, copy.label, r->pid);
+		              r->pid, is->label, r->pid);
 	else if (r->state == 't')
 		tt_doctor_say(d, TT_FINDING, "stopped", "process %d, %s, is held by a debugger: let it go on there",
-		              r->pid, copy.label);
+		              r->pid, is->label);
 	else if (r->state == 'Z')
 		tt_doctor_say(d, TT_FINDING, "ended",
-		              "process %d, %s, has ended: see what it wrote, or its exit status", r->pid, copy.label);
-	else if (copy.size == 1)
+		              "process %d, %s, has ended: see what it wrote, or its exit status", r->pid, is->label);
+	else if (is->size == 1)
 		tt_doctor_say(d, TT_FINE, "waits", "process %d is a job of one rank, which waits for nobody", r->pid);
 	else if (!has_answered(r))
 		tt_doctor_say(d, TT_FINDING, "mute",
 		              "process %d, %s, lives and has not answered within %d s (its state is %c): it "
 		              "gets no core, or waits for a disk: see top and /proc/%d/stack",
-		              r->pid, copy.label, ANSWER_MS / 1000, r->state, r->pid);
+		              r->pid, is->label, ANSWER_MS / 1000, r->state, r->pid);
 	else
 		say_lines(d, all, r);
 	if (!is_stopped(r->state) && r->state != 'Z')
