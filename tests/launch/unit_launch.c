@@ -677,14 +677,18 @@ static void test_pmix_hangs(void)
 		setenv("PMIX_RANK", "0", 1);
 		setenv("PMIX_NAMESPACE", "job", 1);
 		if (tt_settings_load(&s) || !tt_launcher_pmix.detect(&s, why))
-			_exit(strstr(why, "this build is without PMIx") ? 0 : 1);
+			_exit(strstr(why, "this build is without PMIx") ? 77 : 1);
 		if (tt_launcher_pmix.place(&s, &b) != -ETIMEDOUT ||
 		    !strstr(tt_why(), "the launcher has not answered over PMIx within 200 ms"))
 			_exit(2);
 		tt_launcher_pmix.end();
 		_exit(tt_launcher_pmix.place(&s, &b) == -EIO && strstr(tt_why(), "hangs") ? 0 : 3);
 	}
-	WANT(waitpid(pid, &status, 0) == pid && status == 0, "status %x", (unsigned)status);
+	WANT(waitpid(pid, &status, 0) == pid, "the child is not there");
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		printf("built without PMIx: a launcher that never answers over PMIx is not tested\n");
+	else
+		WANT(status == 0, "status %x", (unsigned)status);
 }
 
 static CU_TestInfo munge_tests[] = {
