@@ -209,7 +209,7 @@ struct tt_ticker { /* the same moment on both clocks, to measure the unit */
 };
 void tt_ticker_start(struct tt_ticker *);
 double tt_ticker_ns(const struct tt_ticker *); /* nanoseconds in a tick; blocks up to 1 ms after start */
-void tt_entropy(void *, size_t);   /* unpredictable bytes */
+bool tt_entropy(void *, size_t);   /* unpredictable bytes; false: the system has none, and these can be guessed */
 int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **);
 void tt_join(struct tt_task *);
 void tt_detach(struct tt_task *); /* nobody waits for its end; not in a simulated world */

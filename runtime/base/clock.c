@@ -109,8 +109,8 @@ static void make_entropy(char *at, size_t len)
 	struct tt_random random;
 
 	if (!seed.call)
-		tt_log(TT_WARN, "this system denies getrandom() and has no /dev/urandom: keys come from few random "
-		       "bytes; let the container have one of them");
+		tt_log(TT_WARN, "this system denies getrandom() and has no /dev/urandom: no secret is drawn, "
+		       "and keys come from few random bytes; let the container have one of them");
 	if (start)
 		memcpy(seed.start, start, sizeof seed.start);
 	tt_random_seed(&random, tt_sum64(&seed, sizeof seed));
@@ -121,24 +121,26 @@ static void make_entropy(char *at, size_t len)
 	}
 }
 
-void tt_entropy(void *to, size_t len)
+bool tt_entropy(void *to, size_t len)
 {
 	char *at = to;
 
 	if (tt_world) {
 		tt_world->entropy(tt_world, to, len);
-		return;
+		return true;
 	}
 	while (len) { /* once the kernel's pool is ready only a signal interrupts this */
 		ssize_t n = getrandom(at, len, 0);
 		if (n < 0 && errno != EINTR) {
 			size_t read = read_entropy(at, len);
-			make_entropy(at + read, len - read);
-			return;
+			if (read < len)
+				make_entropy(at + read, len - read);
+			return read == len;
 		}
 		at += n > 0 ? n : 0;
 		len -= n > 0 ? (size_t)n : 0;
 	}
+	return true;
 }
 
 struct tt_task { /* of the real world */
