@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SECRET_MIN = 16, BITS_MIN = 64, DIFFERENT_MIN = 6 };
+enum { SECRET_MIN = 16, WORDS_MIN = 20, DIFFERENT_MIN = 5 };
 
 int tt_read_ports(const struct tt_settings *s, int ports[2])
 {
@@ -47,31 +47,6 @@ static int judge_transports(const struct tt_settings *s)
 	               tt_setting_name(s, TT_TRANSPORTS), name, meant ? "; did you mean " : "", meant ? meant : "");
 }
 
-/* How many bits a guesser must find. A hexadecimal digit has four. A word has 13 at most, however long: it is one of
- * 8192. A word is a run of small letters, perhaps with a capital first, or a run of capitals. Any other sign has as
- * many as one of its kind. */
-static double weigh_secret(const char *text)
-{
-	bool hex = text[strspn(text, "0123456789abcdefABCDEF")] == 0;
-	double bits = 0, word = 0;
-
-	if (hex)
-		return 4.0 * (double)strlen(text);
-	for (const char *c = text; *c; c++) {
-		bool small = *c >= 'a' && *c <= 'z', capital = *c >= 'A' && *c <= 'Z';
-		bool begins = capital && c > text && c[-1] >= 'a' && c[-1] <= 'z';
-		if (begins || (!small && !capital))
-			word = 0;
-		if (small || capital) {
-			double more = word + 4.7 > 13 ? 13 - word : 4.7;
-			bits += more;
-			word += more;
-		} else
-			bits += *c == ' ' ? 0 : *c >= '0' && *c <= '9' ? 3.3 : 5;
-	}
-	return bits;
-}
-
 static int count_different(const char *text)
 {
 	int n = 0;
@@ -81,19 +56,57 @@ static int count_different(const char *text)
 	return n;
 }
 
+/* A part and that part again, as far as the text goes, perhaps without its last sign. */
+static bool repeats(const char *text, size_t len)
+{
+	for (size_t part = 1; part <= (len + 1) / 2; part++)
+		if (!strncmp(text, text + part, len - part))
+			return true;
+	return false;
+}
+
+/* Each sign follows the one before: up, or down. 0 follows 9. */
+static bool is_sequence(const char *text)
+{
+	int up = 1, down = 1;
+
+	for (const char *c = text; c[0] && c[1]; c++) {
+		up &= c[1] == c[0] + 1 || (c[0] == '9' && c[1] == '0');
+		down &= c[1] == c[0] - 1 || (c[0] == '0' && c[1] == '9');
+	}
+	return up || down;
+}
+
+/* Says what is surely weak, of which a drawn secret has nothing: a guesser tries these first. NULL: nothing. */
+static const char *weakness(const char *text)
+{
+	static const char digits[] = "0123456789", words[] = "abcdefghijklmnopqrstuvwxyz -_.";
+	size_t len = strlen(text);
+
+	if (count_different(text) < DIFFERENT_MIN)
+		return "it has fewer than 5 different signs";
+	if (repeats(text, len))
+		return "it repeats itself";
+	if (is_sequence(text))
+		return "it is a sequence";
+	if (len < WORDS_MIN && !text[strspn(text, digits)]) /* 3.3 bits each */
+		return "it has fewer than 20 digits, and nothing else";
+	if (len < WORDS_MIN && !text[strspn(text, words)])
+		return "it has fewer than 20 small letters, and nothing else: they may be words";
+	return NULL;
+}
+
 static int judge_secret(const struct tt_settings *s)
 {
-	const char *secret = tt_setting(s, TT_SECRET), *name = tt_setting_name(s, TT_SECRET);
+	const char *secret = tt_setting(s, TT_SECRET), *name = tt_setting_name(s, TT_SECRET), *weak;
 
 	if (!secret)
 		return 0;
 	if (strlen(secret) < SECRET_MIN)
 		return tt_fail(-EINVAL, "%s has %zu bytes: at least %d are needed", name, strlen(secret), SECRET_MIN);
-	int bits = count_different(secret) < DIFFERENT_MIN ? 0 : (int)weigh_secret(secret);
-	if (bits >= BITS_MIN)
+	if (!(weak = weakness(secret)))
 		return 0;
-	return tt_fail(-EINVAL, "%s can be guessed: it is worth about %d bits, and %d are needed. A secret is drawn, "
-	               "as by `openssl rand -hex 16`, and not thought up", name, bits, BITS_MIN);
+	return tt_fail(-EINVAL, "%s can be guessed: %s. Draw a secret, as by `openssl rand -hex 16`", name, weak);
 }
 
 static int judge_name(const struct tt_settings *s)

@@ -2,6 +2,7 @@
  * with the environment that its test gives it and nothing of ours; what it met it writes into memory shared with its
  * parent. */
 #include "engine/engine.h"
+#include "job/job.h"
 #include "launch/launch.h"
 #include "member/member.h"
 #include "tests/harness/amount.h"
@@ -725,6 +726,22 @@ static void test_closed_files(void)
 }
 
 /* Filters of old containers know no new system calls. */
+/* Neither getrandom() nor /dev/urandom: bytes come, and say what they are. */
+static void look_without_entropy(void)
+{
+	pid_t pid = fork();
+	int status = -1;
+
+	if (!pid) {
+		char bytes[20] = "";
+		setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 0, 0 });
+		deny(SYS_getrandom, ENOSYS);
+		_exit(!tt_entropy(bytes, sizeof bytes) && memcmp(bytes, bytes + 8, 8) ? 42 : 1);
+	}
+	waitpid(pid, &status, 0);
+	WANT(WIFEXITED(status) && WEXITSTATUS(status) == 42, "status %d", status);
+}
+
 static void test_denied_calls(void)
 {
 	const char *boot = boot_at(free_port());
@@ -734,6 +751,8 @@ static void test_denied_calls(void)
 		             .denied_with = ENOSYS } };
 
 	JOINED(t);
+	WANT(!strstr(board->of[0].log, "getrandom"), "/dev/urandom is there: %s", board->of[0].log);
+	look_without_entropy();
 #ifdef SYS_clone3
 	if (!TT_ASAN && !TT_TSAN) /* which start threads of their own */
 		refuse_one(__LINE__, (struct try){ .env = { NULL }, .denied = SYS_clone3, .denied_with = EPERM },
@@ -849,15 +868,41 @@ static void test_secrets(void)
 	two_secrets(NULL, SECRET);
 	REFUSED(-EINVAL, "TUTTI_SECRET|5 bytes|16", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(free_port()),
 	        "TUTTI_SECRET=short");
-	REFUSED(-EINVAL, "TUTTI_SECRET can be guessed|52 bits|64|openssl rand",
-	        "TUTTI_SECRET=correct horse battery staple");
-	REFUSED(-EINVAL, "can be guessed|13 bits", "TUTTI_SECRET=CONSTANTINOPOLITAN");
-	REFUSED(-EINVAL, "can be guessed| 0 bits", "TUTTI_SECRET=abababababababababababab");
+	REFUSED(-EINVAL, "TUTTI_SECRET can be guessed|small letters|openssl rand", "TUTTI_SECRET=correct horse bat");
+	REFUSED(-EINVAL, "can be guessed|different", "TUTTI_SECRET=abababababababababababab");
+	REFUSED(-EINVAL, "can be guessed|repeats", "TUTTI_SECRET=Passw0rd-Passw0rd");
+	REFUSED(-EINVAL, "can be guessed|sequence", "TUTTI_SECRET=ABCDEFGHIJKLMNOPQRST");
+	REFUSED(-EINVAL, "can be guessed|sequence", "TUTTI_SECRET=9876543210987654");
+	REFUSED(-EINVAL, "can be guessed|20 digits", "TUTTI_SECRET=3141592653589793");
 	const char *good[] = { "TUTTI_SECRET=acorn Bishop candle DAGGER ember falcon",
 		               "TUTTI_SECRET=mQz3xK8vTq/1bYwRc0+LdA==",
 		               "TUTTI_SECRET=550e8400-e29b-41d4-a716-446655440000" };
 	for (size_t i = 0; i < TT_COUNT(good); i++)
 		JOINED(((struct try[]){ { .env = { good[i] } } }));
+}
+
+/* What the usual programs draw is never refused. */
+static void test_drawn_secrets(void)
+{
+	static const struct { const char *of; int signs; } kinds[] = {
+		{ "0123456789abcdef", 16 }, { "0123456789abcdef", 32 }, { "0123456789", 24 },
+		{ "abcdefghijklmnopqrstuvwxyz", 20 }, { "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 26 },
+		{ "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", 16 } };
+	struct tt_random random;
+	char secret[64];
+
+	tt_random_seed(&random, 17);
+	for (size_t k = 0; k < 1000 * TT_COUNT(kinds); k++) {
+		const char *of = kinds[k % TT_COUNT(kinds)].of;
+		int signs = kinds[k % TT_COUNT(kinds)].signs;
+		struct tt_settings s = { 0 };
+		for (int i = 0; i < signs; i++)
+			secret[i] = of[tt_random_next(&random) % strlen(of)];
+		secret[signs] = 0;
+		CU_ASSERT_FATAL(!tt_settings_set(&s, TT_SECRET, secret, "test"));
+		WANT(!tt_judge_setting(&s, TT_SECRET), "%s: %s", secret, tt_why());
+		tt_settings_free(&s);
+	}
 }
 
 /* ---- wrong variables ---- */
@@ -1494,6 +1539,7 @@ static CU_TestInfo secret_tests[] = {
 	{ "users", test_users },
 	{ "unknown users", test_unknown_users },
 	{ "wrong, one-sided, short", test_secrets },
+	{ "drawn secrets", test_drawn_secrets },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo wrong_tests[] = {

@@ -63,10 +63,10 @@ test_seats() {
 	cd ..
 	rm -f command_lines
 	export TUTTI_SECRET="0123456789abcdef01234"
-	run --hosts a,b,c -n 2 --tag sh -c 'echo ${TUTTI_SECRET:-none} $(cat $TUTTI_SECRET_FILE) $TUTTI_LOCAL_SIZE'
+	run --hosts a,b,c -n 2 --tag sh -c 'echo $TUTTI_SECRET $TUTTI_LOCAL_SIZE'
 	unset TUTTI_SECRET
-	check "evenly, and no host without a rank" is "$(grep '^\[' out | sort)" "[0] none 0123456789abcdef01234 1
-[1] none 0123456789abcdef01234 1"
+	check "evenly, and no host without a rank" is "$(grep '^\[' out | sort)" "[0] 0123456789abcdef01234 1
+[1] 0123456789abcdef01234 1"
 	check "the secret is on no command line" sh -c '[ -s command_lines ] && ! grep -q 0123456789abcdef01234 command_lines'
 	printf '# hosts\n\na slots=2\n b:1 # one\nc\n' > list
 	run --hostfile list --prefix sh -c 'echo rank'

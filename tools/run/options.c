@@ -62,7 +62,7 @@ static int print_help(void)
 	       "  tutti run -n 2 --tag sh -c 'echo I am $TUTTI_RANK of $TUTTI_SIZE'\n\n"
 	       "Each rank gets TUTTI_RANK, TUTTI_SIZE, TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE, TUTTI_BOOT and, where "
 	       "libsodium is\n"
-	       "built in, a TUTTI_SECRET_FILE of its job. Lines of different ranks never mix. Rank 0 has the "
+	       "built in, a TUTTI_SECRET of their job. Lines of different ranks never mix. Rank 0 has the "
 	       "standard input,\n"
 	       "unless that is a terminal, and without --tag writes to a terminal itself.\n\n"
 	       "When a rank fails, the others have the grace to notice, then get SIGTERM, and after at most one "

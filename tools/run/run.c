@@ -188,11 +188,14 @@ static int open_boot(struct run *run)
 /* A rank that died may join again, and so may new ones. */
 static void tell_how_to_join(struct run *run)
 {
-	const char *file = tt_env(TT_SECRET_FILE);
+	const char *secret = tt_env(TT_SECRET), *name = secret ? " TUTTI_SECRET=" : "";
 
+	if (secret && !isatty(STDERR_FILENO))
+		secret = "(shown on a terminal alone)";
+	if (!secret && (secret = tt_env(TT_SECRET_FILE)))
+		name = " TUTTI_SECRET_FILE=";
 	tt_run_say(run, "to start a rank again: TUTTI_RANK=R TUTTI_SIZE=%d TUTTI_BOOT=%s%s%s PROGRAM; "
-	           "to add one: TUTTI_RANK=new", run->options.size, tt_env(TT_BOOT), file ? " TUTTI_SECRET_FILE=" : "",
-	           file ? file : "");
+	           "to add one: TUTTI_RANK=new", run->options.size, tt_env(TT_BOOT), name, secret ? secret : "");
 }
 
 static void draw_secret(void)
@@ -201,32 +204,12 @@ static void draw_secret(void)
 	uint8_t bytes[32];
 	char text[2 * sizeof bytes + 1];
 
-	if (tt_env(TT_SECRET) || tt_env(TT_SECRET_FILE))
+	if (tt_env(TT_SECRET) || tt_env(TT_SECRET_FILE) || !tt_entropy(bytes, sizeof bytes))
 		return;
-	tt_entropy(bytes, sizeof bytes);
 	for (size_t i = 0; i < sizeof bytes; i++)
 		snprintf(text + 2 * i, 3, "%02x", bytes[i]);
 	setenv(variable(TT_SECRET), text, 1);
 #endif
-}
-
-/* An environment goes into logs, and on to all that a rank starts. So the ranks get the name of a file in memory. The
- * file is open here alone, and ends with this process. */
-static int hide_secret(struct run *run)
-{
-	const char *secret = tt_env(TT_SECRET);
-	size_t n = secret ? strlen(secret) : 0;
-	char path[64];
-
-	if (!secret || run->options.hosts) /* goes to the hosts with the order */
-		return 0;
-	run->secret = memfd_create("tutti-secret", MFD_CLOEXEC);
-	if (run->secret < 0 || fchmod(run->secret, 0600) || write(run->secret, secret, n) != (ssize_t)n)
-		return -errno;
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), run->secret);
-	setenv(variable(TT_SECRET_FILE), path, 1);
-	unsetenv(variable(TT_SECRET));
-	return 0;
 }
 
 /* A name that a rank of an outer job has inherited is not this job's. */
@@ -257,7 +240,7 @@ static int set_environment(struct run *run)
 	draw_secret();
 	if (!run->options.agent)
 		set_job();
-	return hide_secret(run);
+	return 0;
 }
 
 static int open_signals(struct run *run)
@@ -952,7 +935,7 @@ static int run_ranks(const struct options *options, const struct rlimit *files, 
 {
 	struct run run = {
 		.options = *options, .files = *files, .life = -1, .signals = -1, .boot = boot,
-		.report = -1, .secret = -1,
+		.report = -1,
 		.count = options->hosts ? options->host_count : options->ranks, .orders = options->agent ? 0 : -1,
 		.stage = options->hosts ? MEETING : RUNNING, .deadline = tt_now() + MEETING_TIME,
 		.sinks = { { .fd = -1, .streams = -1 }, { .fd = -1, .streams = -1 } },

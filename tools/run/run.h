@@ -96,7 +96,6 @@ struct run {
 	int signals, boot, null;
 	int report;        /* ranks write there why they cannot execute the program; -1: all of them run it */
 	bool refused;      /* one could not */
-	int secret;        /* a file in memory that the ranks read; -1: none */
 	int orders;        /* an agent's: where its orders come from; -1: none */
 	int evicted[2];    /* a pipe: ranks write their number when the others have evicted them */
 	/* The original values, which the ranks get: */
