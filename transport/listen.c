@@ -406,32 +406,37 @@ static bool find_route(const struct tt_net *net, const char *toward, union tt_so
 	return good;
 }
 
-/* The addresses are those of documents: nobody has them. */
-static bool find_default_route(const struct tt_net *net, union tt_socket_address *out)
+/* The address of the default route, else the best interface's. Routers announce IPv6 default routes in networks whose
+ * hosts know each other by IPv4, so an interface with IPv4 comes before such a route. The addresses are those of
+ * documents: nobody has them. */
+static bool find_outward(const struct tt_net *net, union tt_socket_address *a)
 {
-	return find_route(net, "192.0.2.1:9", out) || find_route(net, "[2001:db8::1]:9", out);
+	bool v4 = a->any.sa_family == AF_INET, found;
+	struct ifaddrs *all;
+
+	if (find_route(net, "192.0.2.1:9", a))
+		return true;
+	found = !getifaddrs(&all);
+	if (found) {
+		found = find_interface(all, NULL, a);
+		freeifaddrs(all);
+	}
+	v4 |= found && a->any.sa_family == AF_INET;
+	return (!v4 && find_route(net, "[2001:db8::1]:9", a)) || found;
 }
 
 /* A net that listens everywhere is reached at the named interface, else at the address that leads to the others, else
- * at the address of the default route, else at the best interface. */
+ * at the address of the default route or at the best interface. */
 static int advertise(struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
 {
 	unsigned port = tt_resolve_port(a);
-	struct ifaddrs *all;
 
 	if (is_wildcard(a) && c->iface) {
 		int err = find_iface(c->iface, a);
 		if (err)
 			return err;
-	} else if (is_wildcard(a) && !(c->toward && find_route(net, c->toward, a)) && !find_default_route(net, a)) {
-		bool found = !getifaddrs(&all);
-		if (found) {
-			found = find_interface(all, NULL, a);
-			freeifaddrs(all);
-		}
-		if (!found)
-			set_loopback(a);
-	}
+	} else if (is_wildcard(a) && !(c->toward && find_route(net, c->toward, a)) && !find_outward(net, a))
+		set_loopback(a);
 	set_port(a, port);
 	size_t n = (size_t)snprintf(net->addr, sizeof net->addr, "%s:", net->transport->name);
 	tt_resolve_name(a, net->addr + n, sizeof net->addr - n);

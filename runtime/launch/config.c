@@ -62,7 +62,10 @@ static int unknown_setting(const char *file, const config_setting_t *at, const c
 
 	for (int i = 0; i < TT_SETTINGS; i++) {
 		const char *variable = tt_setting_info[i].variable;
-		if (!strncmp(variable, "TUTTI_", 6) && !strcasecmp(variable + 6, name))
+		const char *key = tt_setting_info[i].key;
+		if (key && !strcasecmp(key, name))
+			return FAIL_AT(file, at, "unknown key \"%s\"; did you mean \"%s\"?", name, key);
+		if (!key && !strncmp(variable, "TUTTI_", 6) && !strcasecmp(variable + 6, name))
 			return FAIL_AT(file, at, "\"%s\" is no key of a config file: set %s in the environment", name,
 			               variable);
 	}

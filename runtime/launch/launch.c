@@ -143,9 +143,11 @@ static void name_torch(const struct tt_settings *s, struct tt_launch *b)
 /* Kubeflow's PyTorchJob tells rank 0 "localhost", and the other pods its name: they come from outside. */
 static bool comes_from_outside(const struct tt_settings *s, const struct tt_launch *b, const char *addr)
 {
-	bool local = !strcmp(addr, "localhost") || !strncmp(addr, "127.", 4) || !strcmp(addr, "::1");
-
-	return local && b->rank == 0 && b->local_size < b->size && tt_setting(s, TT_SECRET);
+	if (strcmp(addr, "localhost") || b->rank || b->local_size == b->size || !tt_setting(s, TT_SECRET))
+		return false;
+	tt_log(TT_INFO, "MASTER_ADDR is localhost, and ranks may be on other hosts: rank 0 listens on all interfaces; "
+	       "with MASTER_ADDR=127.0.0.1 it does not");
+	return true;
 }
 
 /* torchrun's own store may listen on MASTER_PORT: then rank 0 takes the next port. */
@@ -295,39 +297,38 @@ static const struct foreign {
 	{ "an Indexed Job of Kubernetes", TT_K8S_INDEX, TT_SETTINGS },
 };
 
-static bool is_foreign(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
+/* Says so, if one of them has started this process. */
+static void look_for_foreign(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
 {
 	const struct foreign *f = foreign;
 
 	while (f < foreign + TT_COUNT(foreign) && !tt_setting(s, f->rank))
 		f++;
 	if (f == foreign + TT_COUNT(foreign))
-		return false;
+		return;
 	const char *rank = tt_setting_info[f->rank].variable, *size = NULL;
 	if (f->size < TT_SETTINGS && tt_setting(s, f->size))
 		size = tt_setting_info[f->size].variable;
 	if (size && !strcmp(tt_setting(s, f->size), "1"))
-		return false;
+		return;
 	snprintf(why, TT_LAUNCH_WHY, "%s has started this process (%s=%.10s), and Tutti does not speak its language: "
 	         "start sh -c 'TUTTI_RANK=$%s TUTTI_SIZE=%s%s exec PROGRAM', with TUTTI_BOOT=HOST:PORT, where rank 0 "
 	         "listens, and TUTTI_SECRET_FILE; for a job of one, with TUTTI_RANK=0 TUTTI_SIZE=1", f->name, rank,
 	         tt_setting(s, f->rank), rank, size ? "$" : "N", size ? size : "");
-	return false;
 }
 
 static int place_torch(struct tt_settings *s, struct tt_launch *b) { return from_torch(s, b); }
 
 /* One launcher may start another, as srun does torchrun, and salloc and srun mpirun's daemons, whose processes inherit
- * the outer one's variables: the inner one comes first. A foreign one is refused where none of the others is there. */
+ * the outer one's variables: the inner one comes first. */
 static const struct tt_launcher torch_elastic = { .name = "torchrun", .detect = is_elastic, .place = place_torch },
                                 torch = { .name = "torchrun", .detect = is_torch, .place = place_torch },
                                 ompi = { .name = "mpirun", .detect = is_ompi, .place = from_ompi },
-                                stranger = { .name = "foreign", .detect = is_foreign },
                                 *const launchers[] = { &torch_elastic, &tt_launcher_pmix, &tt_launcher_pmi2,
-	                                               &tt_launcher_pmi1, &ompi, &tt_launcher_slurm, &torch,
-	                                               &stranger };
+	                                               &tt_launcher_pmi1, &ompi, &tt_launcher_slurm, &torch };
 
-/* A launcher that is there and cannot be asked is passed over; `why` then says that, too. */
+/* A launcher that is there and cannot be asked is passed over; `why` then says that, too. A foreign one is refused
+ * where none of the others is there. */
 static const struct tt_launcher *find_launcher(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
 {
 	char passed[TT_LAUNCH_WHY] = "";
@@ -343,6 +344,8 @@ static const struct tt_launcher *find_launcher(const struct tt_settings *s, char
 			strcpy(passed, why);
 	}
 	strcpy(why, passed);
+	if (!*why)
+		look_for_foreign(s, why);
 	return NULL;
 }
 

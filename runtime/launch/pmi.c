@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { LENGTH = 6, ANSWER = 4096 };
@@ -52,8 +53,10 @@ struct wire {
 
 static int broken(const struct wire *w, const char *what, const char *why)
 {
-	return tt_fail(-EIO, "the launcher does not answer over %s (%s: %s); srun --mpi=none does without, and so do "
-	               "TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT", w->language, what, why);
+	const char *srun = w->between == ';' ? "srun --mpi=none does without, and so do " : "a job does without by ";
+
+	return tt_fail(-EIO, "the launcher does not answer over %s (%s: %s); %sTUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT",
+	               w->language, what, why, srun);
 }
 
 static int receive(struct wire *w, char *to, size_t n, const char *what)
@@ -220,6 +223,17 @@ static int exchange_1(struct wire *w, const struct tt_settings *s, char blob[TT_
 	return err ? err : ask(w, "cmd=finalize\n", "finalize");
 }
 
+/* A program that a rank starts inherits the variables, and often not the descriptor: the number may be a file's. */
+static int check_channel(int fd)
+{
+	struct stat st;
+
+	if (!fstat(fd, &st) && (S_ISSOCK(st.st_mode) || S_ISFIFO(st.st_mode)))
+		return 0;
+	return tt_fail(-EINVAL, "PMI_FD=%d is no socket of a launcher: a program that a rank starts gets its own job "
+	               "by `tutti run`", fd);
+}
+
 static int exchange(const struct tt_settings *s, const struct tt_launch *b, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
 {
 	bool two = tt_setting(s, TT_PMI_JOB) != NULL;
@@ -230,7 +244,7 @@ static int exchange(const struct tt_settings *s, const struct tt_launch *b, char
 
 	w.fd = (int)fd;
 	w.doubt = tt_launch_doubt(tt_setting_time(s, TT_SILENCE), w.end);
-	if (!err)
+	if (!err && !(err = check_channel(w.fd)))
 		err = two ? exchange_2(&w, s, blob) : exchange_1(&w, s, blob);
 	explicit_bzero(w.answer, sizeof w.answer);
 	return err;

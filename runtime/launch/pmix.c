@@ -4,7 +4,8 @@
  * has PMIx open.
  *
  * The library's calls ask the launcher and have no limit of time. So they run on a thread of their own (errands). A
- * thread that hangs is left behind, and this process uses PMIx no more.
+ * thread that hangs is left behind, and this process uses PMIx no more. An errand whose wait was interrupted is awaited
+ * by the next call, or at the end.
  */
 #include "launch/launcher.h"
 #ifdef HAVE_PMIX
@@ -87,31 +88,47 @@ static int await_errand(struct errand *e, uint64_t timeout)
 	               (unsigned long long)(timeout / TT_MS));
 }
 
-/* fn uses static memory alone: it may go on after this has returned. */
+static struct {
+	struct errand *errand; /* NULL: none */
+	struct tt_task *thread;
+} under_way;
+
+static int finish(uint64_t timeout)
+{
+	struct errand *e = under_way.errand;
+	int err = await_errand(e, timeout);
+
+	if (err && err != -ETIMEDOUT)
+		return err;
+	under_way.errand = NULL;
+	if (err) {
+		pmix.hangs = true;
+		tt_detach(under_way.thread);
+		return err;
+	}
+	tt_join(under_way.thread);
+	if ((err = e->err))
+		tt_remember(e->why.text);
+	free(e);
+	return err;
+}
+
+/* fn uses static memory alone: it may go on after this has returned. No other errand is under way. */
 static int bounded(int (*fn)(void), uint64_t timeout)
 {
 	struct errand *e = pmix.hangs ? NULL : calloc(1, sizeof *e);
-	struct tt_task *thread;
 	int err;
 
 	if (!e)
 		return pmix.hangs ? tt_fail(-EIO, "an earlier call of this process to PMIx hangs") :
 		       tt_fail(-ENOMEM, "no memory to ask the launcher");
 	e->fn = fn;
-	if ((err = tt_spawn(run_errand, e, &thread))) {
+	if ((err = tt_spawn(run_errand, e, &under_way.thread))) {
 		free(e);
 		return err;
 	}
-	if ((err = await_errand(e, timeout))) {
-		pmix.hangs = true;
-		tt_detach(thread);
-		return err;
-	}
-	tt_join(thread);
-	if ((err = e->err))
-		tt_remember(e->why.text);
-	free(e);
-	return err;
+	under_way.errand = e;
+	return finish(timeout);
 }
 
 /* A number that the launcher knows of all, or of this process. */
@@ -149,8 +166,13 @@ static int ask_all(void)
 /* What libpmix has finalized it does not open again. */
 static int place(struct tt_settings *s, struct tt_launch *b)
 {
-	int err = pmix.asked ? 0 : bounded(ask_all, tt_setting_time(s, TT_TIMEOUT));
+	uint64_t timeout = tt_setting_time(s, TT_TIMEOUT);
+	int err = under_way.errand ? finish(timeout) : 0;
 
+	if (!err && !pmix.asked)
+		err = bounded(ask_all, timeout);
+	if (err) /* a thread may write these still */
+		return err;
 	b->rank = pmix.rank;
 	const char *space = tt_setting(s, TT_PMIX_SPACE); /* Slurm uses a name again when it requeues the job */
 	bool slurm = space && !strncmp(space, "slurm.", 6);
@@ -159,7 +181,7 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 	b->local_rank = pmix.local_rank;
 	b->local_size = pmix.local_size;
 	b->exchanges = true;
-	return err;
+	return 0;
 }
 
 static struct fence { /* its callback may come after the time is up */
@@ -235,16 +257,19 @@ static int get_text(void)
 	return 0;
 }
 
+static uint64_t left_until(uint64_t end) { return end - tt_min(end, tt_now()); }
+
 static int exchange(const struct tt_settings *s, const struct tt_launch *b, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
 {
+	uint64_t end = tt_now() + timeout;
 	int err;
 
 	snprintf(text, sizeof text, "%s", blob);
 	if (b->rank == 0 && (err = bounded(put_text, timeout)))
 		return err;
-	if ((err = meet(b, tt_setting_time(s, TT_SILENCE), timeout)) || b->rank == 0)
+	if ((err = meet(b, tt_setting_time(s, TT_SILENCE), left_until(end))) || b->rank == 0)
 		return err;
-	if ((err = bounded(get_text, timeout)))
+	if ((err = bounded(get_text, left_until(end))))
 		return err;
 	snprintf(blob, TT_LAUNCH_BLOB, "%s", text);
 	return 0;
@@ -260,9 +285,14 @@ static void end(void)
 {
 	struct tt_sentence last = tt_last_sentence();
 
-	if (pmix.open)
-		bounded(finalize, END_MS * TT_MS);
-	pmix.open = false;
+	if (under_way.errand)
+		finish(END_MS * TT_MS);
+	if (!under_way.errand && !pmix.hangs) {
+		if (pmix.open)
+			bounded(finalize, END_MS * TT_MS);
+		pmix.open = false;
+		explicit_bzero(text, sizeof text);
+	}
 	tt_remember(last.text);
 }
 #else

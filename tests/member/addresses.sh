@@ -66,12 +66,21 @@ test_iface() {
 	unset TUTTI_IFACE
 	check "what there is" has err 'TUTTI_IFACE may be .*aside, net'
 }
+restore_mtu() {
+	for n in 0 1; do
+		ip -n tt$id-$n link set net mtu 1500
+		tc -n tt$id-x qdisc del dev p$n root
+	done 2> /dev/null
+}
 test_mtu() { # a bridge that carries small packets alone
 	name="an MTU that the network does not carry"
 	for n in 0 1; do # a token bucket drops what is larger than the bucket
 		ip -n tt$id-x link set p$n mtu 9000 && ip -n tt$id-$n link set net mtu 9000 gso_max_segs 1 &&
-			tc -n tt$id-x qdisc add dev p$n root tbf rate 1gbit burst 1600 latency 50ms 2> err || return
-	done
+			tc -n tt$id-x qdisc add dev p$n root tbf rate 1gbit burst 1600 latency 50ms && continue
+		echo "not run: mtu: $(tail -n 1 err)"
+		restore_mtu
+		return
+	done 2> err
 	ip -n tt$id-x link set br0 mtu 9000
 	for n in 1 0; do
 		TUTTI_IFACE=net TUTTI_RANK=$n TUTTI_SIZE=2 TUTTI_BOOT=10.9.0.1:4009 TUTTI_SECRET=0123456789abcdef \
@@ -85,10 +94,7 @@ test_mtu() { # a bridge that carries small packets alone
 	cat err.? > err
 	check "who is not reached, and the MTU" has err \
 		'warn: .*bytes to 10.9.0.[12]:[0-9]* were sent [0-9]* times and not acknowledged.*9000 bytes'
-	for n in 0 1; do
-		ip -n tt$id-$n link set net mtu 1500
-		tc -n tt$id-x qdisc del dev p$n root
-	done
+	restore_mtu
 }
 test_zones() { # link-local addresses alone, on interfaces that have another name on each host
 	export TUTTI_IFACE

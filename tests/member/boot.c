@@ -985,7 +985,11 @@ static void test_other_launchers(void)
 	}));
 	REFUSED(-EINVAL, "4 ranks on several hosts|libpmix2|TUTTI_BOOT=HOST:PORT", "OMPI_COMM_WORLD_RANK=1",
 	        "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2", space);
-	REFUSED(-EIO, "does not answer over PMI-1|init", "PMI_FD=777", "PMI_RANK=1", "PMI_SIZE=2");
+	REFUSED(-EINVAL, "PMI_FD=777 is no socket|tutti run", "PMI_FD=777", "PMI_RANK=1", "PMI_SIZE=2");
+	int file = memfd_create("a file of the program's", 0);
+	REFUSED(-EINVAL, "is no socket", text("PMI_FD=%d", file), "PMI_RANK=1", "PMI_SIZE=2");
+	CU_ASSERT(lseek(file, 0, SEEK_END) == 0);
+	close(file);
 	REFUSED(-EINVAL, "PMI_RANK is set|PMI_SIZE is not", "PMI_FD=0", "PMI_RANK=1");
 }
 
@@ -1012,7 +1016,8 @@ static void test_launcher_gone(void)
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
 		abort();
 	close(ends[1]);
-	REFUSED(-EIO, "init|Broken pipe", text("PMI_FD=%d", ends[0]), "PMI_RANK=1", "PMI_SIZE=2", "PMI_JOBID=j");
+	REFUSED(-EIO, "init|Broken pipe|srun", text("PMI_FD=%d", ends[0]), "PMI_RANK=1", "PMI_SIZE=2", "PMI_JOBID=j");
+	REFUSED(-EIO, "PMI-1|init|Broken pipe); a job", text("PMI_FD=%d", ends[0]), "PMI_RANK=1", "PMI_SIZE=2");
 	close(ends[0]);
 }
 
@@ -1355,6 +1360,8 @@ static void test_config_file(void)
 	refuse_file(__LINE__, "fetch_probabilty = 0.5;\n", -EINVAL, "did you mean gossip.fetch_probability?");
 	refuse_file(__LINE__, "verbs_devices = \"mlx5_0\";\n", -EINVAL,
 	            "wrong.conf:1|\"verbs_devices\" is no key|set TUTTI_VERBS_DEVICES in the environment");
+	refuse_file(__LINE__, "SECRET = \"x\";\n", -EINVAL,
+	            "wrong.conf:1|unknown key \"SECRET\"; did you mean \"secret\"?");
 	refuse_file(__LINE__, "timeout = 5000;\n", -EINVAL, "TUTTI_NODE is \"a\"|wrong.conf has no list of nodes");
 	REFUSED(-EINVAL, "TUTTI_NODE is \"a\"|TUTTI_CONFIG is not set", "TUTTI_NODE=a");
 	refuse_file(__LINE__, "timeout = 5000\n\nsecret = = 4;\n", -EINVAL, "wrong.conf:3|syntax error");

@@ -13,6 +13,7 @@
 #include "transport/fork.h"
 #include "transport/shm/shm_private.h"
 #include <fcntl.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,7 +241,9 @@ static void over(struct tt_shake *h, int err)
 		tt_shm_peer_free(p);
 }
 
-static _Atomic unsigned named; /* peers that may read this process's memory, of all nets of this process */
+/* Counting and naming go together: a net of another job may name a peer while the last one of this job goes. */
+static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER;
+static unsigned named; /* peers that may read this process's memory, of all nets of this process */
 
 /* Where yama restricts who may read a process's memory, a process can name one other process, or any. */
 static void let_read(struct tt_shake *h)
@@ -252,9 +255,10 @@ static void let_read(struct tt_shake *h)
 	if (fd < 0)
 		return;
 	if (read(fd, &scope, 1) == 1 && scope == '1' && !p->mine) {
-		unsigned long who = atomic_fetch_add(&named, 1) ? PR_SET_PTRACER_ANY : (unsigned long)p->pid;
 		p->may_read = true;
-		prctl(PR_SET_PTRACER, who, 0, 0, 0);
+		pthread_mutex_lock(&naming);
+		prctl(PR_SET_PTRACER, named++ ? PR_SET_PTRACER_ANY : (unsigned long)p->pid, 0, 0, 0);
+		pthread_mutex_unlock(&naming);
 	}
 	close(fd);
 }
@@ -262,8 +266,12 @@ static void let_read(struct tt_shake *h)
 /* With the last of them nobody may any more. */
 void tt_shm_forbid_reading(const struct tt_shm_peer *p)
 {
-	if (p->may_read && atomic_fetch_sub(&named, 1) == 1)
+	if (!p->may_read)
+		return;
+	pthread_mutex_lock(&naming);
+	if (!--named)
 		prctl(PR_SET_PTRACER, 0, 0, 0, 0);
+	pthread_mutex_unlock(&naming);
 }
 
 /* Asks the kernel which process is at the other end. */
