@@ -688,11 +688,11 @@ tutti_updater tutti_own(void (*own)(const tutti_update_piece *), void *arg, int 
  *          Not with the rules ASSIGN and ELASTIC, nor with backup workers if fresh rows are tracked
  * A worker that finishes, closes the table, leaves or dies no longer blocks others, nor a server that is started again.
  *
- * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP), and once more
- * after an assign or load in BSP; the rule's state for it; a bit for each row and worker that pulls with FRESH; in BSP
- * with FRESH 8 bytes a row, with keys 4, and 8 to 16 for each one that is pushed to in a round; 1 MiB for each worker
- * whose ranges are larger than 32 KiB. A save or a load takes up to as much again as range and state have, while it
- * lasts.
+ * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP), and in BSP
+ * once more after an assign or load, and once for each assign that is on its way in pieces; the rule's state for it; a
+ * bit for each row and worker that pulls with FRESH; in BSP with FRESH 8 bytes a row, with keys 4, and 8 to 16 for each
+ * one that is pushed to in a round; 1 MiB for each worker whose ranges are larger than 32 KiB. A save or a load takes up
+ * to as much again as range and state have, while it lasts.
  *
  * Blocks. A call without an op returns when all servers have done their part. Its timeout, which the group had when the
  * table was opened, begins anew whenever a server has done something for the call.
@@ -777,8 +777,8 @@ enum {
 	 * ELASTIC. */
 	TUTTI_TABLE_BF16_DELTAS = 64,
 	/* The rule gets the mean of what workers push: in BSP each server divides the sum of a round by the pushes in
-	 * that sum, elsewhere it divides each push by the workers that it counts. Of floats, and not with the rules
-	 * ASSIGN and ELASTIC. OWN: the function gets the scale divided. */
+	 * that sum (one that a death broke off counts, too), elsewhere it divides each push by the workers that it
+	 * counts. Of floats, and not with the rules ASSIGN and ELASTIC. OWN: the function gets the scale divided. */
 	TUTTI_TABLE_MEAN = 128,
 };
 /* Each returns the config of a table on all ranks, ASYNC and without flags; the program sets the members that differ:

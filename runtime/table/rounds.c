@@ -14,7 +14,8 @@ struct tt_rounds {
 	uint64_t clock;
 	int behind;                 /* live workers that hold the clock back: pushed <= clock */
 	int summed;                 /* BSP: complete pushes of the open round, also of workers that have left; ... */
-	int closed;                 /* ... and of the round before */
+	int parts;                  /* ... pushes to it whose workers left before the push was complete; ... */
+	int closed;                 /* ... and both, of the round before */
 	struct tt_rounds_counts counts;
 	int room;
 	struct worker *of;
@@ -76,13 +77,18 @@ static bool is_full(const struct tt_rounds *r)
 	return r->as.mode == TUTTI_BSP && r->summed && r->behind <= r->as.backup;
 }
 
+static void close_sum(struct tt_rounds *r)
+{
+	r->closed = r->summed + r->parts;
+	r->summed = r->parts = 0;
+}
+
 static bool move_clock(struct tt_rounds *r)
 {
 	bool ssp = r->as.mode == TUTTI_SSP, may = ssp ? r->counts.live && !r->behind : is_full(r) && !r->counts.pushing;
 
 	if (may) {
-		r->closed = r->summed;
-		r->summed = 0;
+		close_sum(r);
 		set_clock(r, ssp ? slowest(r, 0) : r->clock + 1);
 	}
 	return may;
@@ -166,6 +172,7 @@ bool tt_rounds_leave(struct tt_rounds *r, int worker)
 	r->counts.live--;
 	r->counts.pushing -= w->pushing;
 	r->counts.broken += (uint64_t)w->pushing;
+	r->parts += r->as.mode == TUTTI_BSP ? w->pushing : 0; /* what has come of them stays in the sum */
 	*w = (struct worker){ 0 };
 	return move_clock(r);
 }
@@ -258,7 +265,7 @@ bool tt_rounds_catch_up(struct tt_rounds *r, uint64_t clock)
 	if (!tt_rounds_is_left(r) || clock <= r->clock)
 		return false;
 	r->clock = clock;
-	r->closed = 0;
+	close_sum(r);
 	return true;
 }
 
@@ -279,8 +286,7 @@ int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t 
 	for (int i = 0; i < r->room; i++)
 		r->of[i].pushed = *clock;
 	r->as = *to;
-	r->closed = r->summed;
-	r->summed = 0;
+	close_sum(r);
 	set_clock(r, *clock);
 	return 0;
 }

@@ -66,7 +66,7 @@ bool tt_rounds_catch_up(struct tt_rounds *, uint64_t clock); /* with another sha
 int tt_rounds_switch(struct tt_rounds *, const tutti_consistency *, uint64_t *clock);
 
 uint64_t tt_rounds_clock(const struct tt_rounds *);
-int tt_rounds_summed(const struct tt_rounds *);      /* BSP: complete pushes of the round that was closed last */
+int tt_rounds_summed(const struct tt_rounds *);      /* BSP: pushes to the round closed last, broken ones, too */
 int tt_rounds_slowest(const struct tt_rounds *);     /* the worker for which others wait here; -1: none does */
 uint64_t tt_rounds_pushed(const struct tt_rounds *, int worker); /* 0: it has not joined */
 struct tt_rounds_counts tt_rounds_counts(const struct tt_rounds *);

@@ -624,12 +624,11 @@ void tt_version_take_spare(struct tutti_table *t)
 
 void tt_version_being_set(struct tutti_table *t, bool begins)
 {
-	uint64_t *placed = &head_of(&t->shard)->placed;
+	uint64_t *placed = &head_of(&t->shard)->placed, still = *placed & ~(uint64_t)TT_BEING_SET;
 
 	if (!tt_shard_in_rounds(t))
 		return;
-	__atomic_store_n(placed, begins ? *placed | TT_BEING_SET : (*placed & ~(uint64_t)TT_BEING_SET) + 4 * TT_PLACED_ONCE,
-	                 __ATOMIC_RELEASE);
+	__atomic_store_n(placed, begins ? still | TT_BEING_SET : still + 4 * TT_PLACED_ONCE, __ATOMIC_RELEASE);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before the first value */
 }
 

@@ -896,7 +896,7 @@ static void refuse_differences(tutti *job)
 	const tutti_tensor list[] = { { x, other ? 4 : 2, TUTTI_F64 }, { x, other ? 2 : 4, TUTTI_F64 } };
 
 	refuse_list(job, list, 2, -EINVAL);
-	CHECK(strstr(tutti_why(), "tensors of other counts"));
+	CHECK(strstr(tutti_why(), "tensor 0 has 4 f64 on rank 1, and 2 f64 on rank 0"));
 	refuse(job, tutti_center_downpour(1, other), other ? "average is 0 on rank 0" : "average is 1 on rank 1");
 	refuse(job, other ? tutti_center_own(1, tutti_accumulate(), NULL, NULL) : tutti_center_asgd(1),
 	       other ? "kind is delta on rank 0" : "kind is own on rank 1");

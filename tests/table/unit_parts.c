@@ -428,8 +428,8 @@ static void test_bad_blocks(void)
 {
 	refuse((uint32_t[]){ 2, 2, 0, 0 }, 16, 8, "do not grow");
 	refuse((uint32_t[]){ 3, 2, 0, 0 }, 16, 8, "do not grow");
-	refuse((uint32_t[]){ 3, 8, 0, 0 }, 16, 8, "beyond its 8 elements");
-	refuse((uint32_t[]){ UINT32_MAX, 0 }, 8, 8, "beyond");
+	refuse((uint32_t[]){ 3, 8, 0, 0 }, 16, 8, "pass its 8 elements");
+	refuse((uint32_t[]){ UINT32_MAX, 0 }, 8, 8, "pass its 8 elements");
 	refuse((uint32_t[]){ 0, 1, 2, 3, 0, 0, 0, 0 }, 32, 8, "fewer than the elements take");
 	refuse((uint32_t[]){ 0, 0 }, 7, 8, "7 bytes");
 	refuse((uint32_t[]){ 0, 0 }, 0, 8, "0 bytes");

@@ -312,15 +312,37 @@ static void test_catching_up(void)
 	tt_rounds_close(r);
 }
 
+/* What has come of a broken push stays in the sum, so the mean has to count that push. */
+static void test_broken_pushes_count(void)
+{
+	const tutti_consistency bsp = { .mode = TUTTI_BSP }, async = { 0 };
+	struct tt_rounds *r = NULL;
+	uint64_t clock = 0;
+
+	CU_ASSERT_EQUAL_FATAL(tt_rounds_open(&bsp, 3, &r), 0);
+	for (int i = 0; i < 3; i++)
+		CU_ASSERT(tt_rounds_join(r, i, &clock) == 0 && tt_rounds_begin(r, i) == TT_ADMIT);
+	CU_ASSERT(!tt_rounds_complete(r, 0) && !tt_rounds_leave(r, 1));
+	CU_ASSERT(tt_rounds_complete(r, 2) && tt_rounds_summed(r) == 3);
+	CU_ASSERT(tt_rounds_begin(r, 0) == TT_ADMIT && tt_rounds_begin(r, 2) == TT_ADMIT);
+	CU_ASSERT(!tt_rounds_leave(r, 0) && !tt_rounds_leave(r, 2));
+	CU_ASSERT(tt_rounds_catch_up(r, 2) && tt_rounds_summed(r) == 2);
+	CU_ASSERT(tt_rounds_join(r, 1, &clock) == 0 && tt_rounds_begin(r, 1) == TT_ADMIT && !tt_rounds_leave(r, 1));
+	CU_ASSERT(tt_rounds_switch(r, &async, &clock) == 0 && tt_rounds_summed(r) == 1);
+	CU_ASSERT(tt_rounds_join(r, 1, &clock) == 0 && tt_rounds_begin(r, 1) == TT_ADMIT && !tt_rounds_leave(r, 1));
+	CU_ASSERT(tt_rounds_switch(r, &bsp, &clock) == 0 && tt_rounds_summed(r) == 0);
+	tt_rounds_close(r);
+}
+
 static void test_bad_consistency(void)
 {
 	static const struct { tutti_consistency as; const char *word;
 	} bad[] = {
-		{ { .mode = (tutti_mode)7 }, "no consistency 7" },
-		{ { .mode = TUTTI_SSP, .staleness = -1 }, "staleness of -1" },
-		{ { .mode = TUTTI_BSP, .staleness = 2 }, "staleness of 2" },
-		{ { .mode = TUTTI_BSP, .backup = -3 }, "-3 backup workers" },
-		{ { .mode = TUTTI_SSP, .backup = 1 }, "1 backup workers" },
+		{ { .mode = (tutti_mode)7 }, "there is no consistency 7" },
+		{ { .mode = TUTTI_SSP, .staleness = -1 }, "staleness is -1" },
+		{ { .mode = TUTTI_BSP, .staleness = 2 }, "staleness is 2" },
+		{ { .mode = TUTTI_BSP, .backup = -3 }, "backup is -3" },
+		{ { .mode = TUTTI_SSP, .backup = 1 }, "backup is 1" },
 	};
 	struct tt_rounds *r = NULL;
 
@@ -618,6 +640,7 @@ static CU_TestInfo rule_tests[] = {
 	{ "resuming without a worker", test_resuming_without },
 	{ "resuming under bounded staleness", test_resuming_stale },
 	{ "catching up", test_catching_up },
+	{ "broken pushes count", test_broken_pushes_count },
 	{ "bad consistency", test_bad_consistency },
 	CU_TEST_INFO_NULL,
 };

@@ -1276,7 +1276,7 @@ static void program_wrong_config(tutti *job)
 	CHECK(is_wrong(job, config_of(TUTTI_F32, 1ull << 40, 1u << 31, 0), "what memory can be"));
 	/* three copies of it would be 128 bytes */
 	CHECK(is_wrong(job, config_of(TUTTI_F32, 0x5555555555555580 / 4, 1, 0), "what memory can be"));
-	CHECK(is_wrong(job, config_of(TUTTI_F32, 0, 5, 0), "0 rows"));
+	CHECK(is_wrong(job, config_of(TUTTI_F32, 0, 5, 0), "count is 0, of rows of 5"));
 	tutti_table_config c = config_of(TUTTI_F32, 5, 1, 0);
 	c.clip = 1;
 	CHECK(is_wrong(job, c, "clip"));
