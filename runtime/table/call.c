@@ -947,6 +947,16 @@ uint64_t tt_table_pushes(const struct tutti_table *t)
 	return n;
 }
 
+int tt_call_check_options(const struct tutti_table *t, const char *what, const tutti_update *options)
+{
+	int most = t->workers ? t->workers : tt_members(t->job)->capacity, err = tt_update_check(&t->updater, options);
+
+	if (err || !options || options->worker < most)
+		return err;
+	return tt_fail(-EINVAL, "%s: table \"%s\" has no such worker as %d: give one below %d, or -1, the worker that "
+	               "pushes", what, t->name, options->worker, most);
+}
+
 int tt_call_may_push(const struct tutti_table *t, const char *what)
 {
 	if (t->finished)

@@ -305,7 +305,8 @@ int tutti_table_push(tutti_table *t, const void *delta, const tutti_update *opti
 {
 	int err = tt_operation_may_begin(tt_job_of(t), op);
 
-	if (err || (err = check_push(t, "table push", delta)) || (err = tt_update_check(&t->updater, options)))
+	if (err || (err = check_push(t, "table push", delta)) ||
+	    (err = tt_call_check_options(t, "table push", options)))
 		return err;
 	return call(t, "table push", delta, NULL, 0, options, op);
 }
@@ -324,7 +325,8 @@ int tutti_table_push_pull(tutti_table *t, const void *delta, const tutti_update 
 	int err = tt_operation_may_begin(tt_job_of(t), op);
 
 	if (err || (err = check_push(t, "table push and pull", delta && values ? values : NULL)) ||
-	    (err = tt_dense_check(t, "table push and pull", delta)) || (err = tt_update_check(&t->updater, options)))
+	    (err = tt_dense_check(t, "table push and pull", delta)) ||
+	    (err = tt_call_check_options(t, "table push and pull", options)))
 		return err;
 	return call(t, "table push and pull", delta, values, 0, options, op);
 }

@@ -467,7 +467,7 @@ int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const 
 	struct tt_table_call *c;
 
 	if (err || (err = check_push(t, what)) || (err = check_list(t, what, rows, n, deltas)) ||
-	    (err = tt_update_check(&t->updater, options)) ||
+	    (err = tt_call_check_options(t, what, options)) ||
 	    (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
 		return err;
 	c->list->rows = rows;

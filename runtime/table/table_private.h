@@ -607,6 +607,7 @@ struct tt_table_call *tt_call_new(struct tutti_table *, const struct tt_call_kin
 /* Pins what GETs and slots use, and takes the lock. Blocks if there is no op. On an error it frees the call. */
 int tt_call_start(struct tt_table_call *, const char *what, tutti_op *);
 int tt_call_may_push(const struct tutti_table *, const char *what);
+int tt_call_check_options(const struct tutti_table *, const char *what, const tutti_update *);
 void tt_call_free_all(struct tt_job *);        /* no transport knows them any more */
 /* GETs from the part's shard. */
 void tt_call_get(struct tt_call_part *, void *to, size_t len, size_t offset, void (*done)(struct tt_post *, int err));

@@ -350,6 +350,31 @@ static void program_wrong(tutti *job)
 
 static void test_wrong(void) { on_wires(program_wrong, (const int[]){ 2, 3, 0 }); }
 
+/* In rounds, too, where no server looks at the number. */
+static void program_no_such_worker(tutti *job)
+{
+	const int workers[] = { 0, 1 };
+	tutti_table_config c = WITH(tutti_table_f32(4, tutti_accumulate()), it.workers = 2, it.worker = workers);
+	tutti_update odd = WITH(tutti_update_defaults(), it.worker = 2);
+	float v[4] = { 0 };
+	tutti_table *t;
+
+	for (int bsp = 0; bsp < 2; bsp++) {
+		c.consistency.mode = bsp ? TUTTI_BSP : TUTTI_ASYNC;
+		CHECK(tutti_table_open(job, "x", &c, &t) == 0);
+		CHECK(tutti_table_push(t, v, &odd, NULL) == -EINVAL && strstr(tutti_why(), "no such worker as 2: "));
+		CHECK(tutti_table_push_pull(t, v, &odd, v, NULL) == -EINVAL &&
+		      strstr(tutti_why(), "no such worker as 2: "));
+		CHECK(tutti_table_push_rows(t, (uint64_t[]){ 1 }, 1, v, &odd, NULL) == -EINVAL &&
+		      strstr(tutti_why(), "no such worker as 2: "));
+		CHECK(tutti_barrier(job, NULL) == 0);
+		tutti_table_close(t);
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+}
+
+static void test_no_such_worker(void) { on_wires(program_no_such_worker, (const int[]){ 2, 0 }); }
+
 /* Or the other rank has seen it first, and gone. A rank that is still connecting hears no goodbye: -ECONNRESET. */
 static bool is_refused(int err, const char *differs)
 {
@@ -654,6 +679,7 @@ static CU_TestInfo table_tests[] = {
 	{ "what a rule gives back", test_elastic },
 	{ "servers that are named", test_roles },
 	{ "wrong arguments", test_wrong },
+	{ "no such worker", test_no_such_worker },
 	{ "opened late, otherwise, closed", test_open },
 	{ "the member that differs", test_terms },
 	{ "disjoint lists of servers, mistakes", test_disagreeing },
