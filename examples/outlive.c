@@ -1,6 +1,7 @@
 /* outlive.c - a table goes on without a server that has died: `tutti run --keep-going -n 4 outlive`, then `kill -9` one
  * of the processes that it names. docs/tables.md explains it. */
 #include <tutti.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,21 @@ static void check(int err)
 	if (err < 0) {
 		fprintf(stderr, "outlive: %s\n", tutti_why());
 		exit(1);
+	}
+}
+
+/* Has the group lost a rank, or has another rank seen that first and gone on? Any other error stays, however often the
+ * call is made again, so it ends this process; the others go on without it. */
+static int is_lost(int err)
+{
+	switch (err) {
+	case -ECONNRESET:
+	case -ENOTCONN:
+	case -ESTALE:
+	case -ENOENT:
+	case -ETIMEDOUT:
+	case -ECONNABORTED: return 1;
+	default: check(err); return 0;
 	}
 }
 
@@ -37,6 +53,7 @@ static int open_table(tutti *group, const float *w, tutti_table **table)
 static void go_on(tutti **group, tutti_table **table, float *w)
 {
 	tutti *left;
+	int err;
 
 	do {
 		tutti_table_close(*table); /* all have closed it when the group has shrunk: the name is free */
@@ -44,7 +61,8 @@ static void go_on(tutti **group, tutti_table **table, float *w)
 		check(tutti_group_shrink(*group, &left));
 		tutti_group_free(*group);
 		*group = left;
-	} while (tutti_allreduce(left, w, w, COUNT, TUTTI_F32, TUTTI_AVERAGE, NULL) || open_table(left, w, table));
+		err = tutti_allreduce(left, w, w, COUNT, TUTTI_F32, TUTTI_AVERAGE, NULL);
+	} while (is_lost(err ? err : open_table(left, w, table)));
 	if (tutti_rank(left) == 0)
 		printf("%d ranks go on\n", tutti_size(left));
 }
@@ -74,12 +92,12 @@ int main(int argc, char **argv)
 	group = job;
 	check(open_table(group, w, &table));
 	for (int step = 0; step < steps; step++) {
-		if (train(table, w, pulled))
+		if (is_lost(train(table, w, pulled)))
 			go_on(&group, &table, w);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL); /* here a model would be trained */
 	}
 	printf("rank %d: %d steps, at a distance of %.2g\n", tutti_rank(job), steps, fabs((double)w[0]));
-	while (tutti_barrier(group, NULL)) /* this rank still serves others, and goes on with them */
+	while (is_lost(tutti_barrier(group, NULL))) /* this rank still serves others, and goes on with them */
 		go_on(&group, &table, w);
 	tutti_table_close(table);
 	free(w);
