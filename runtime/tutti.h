@@ -691,8 +691,8 @@ tutti_updater tutti_own(void (*own)(const tutti_update_piece *), void *arg, int 
  * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP), and in BSP
  * once more after an assign or load, and once for each assign that is on its way in pieces; the rule's state for it; a
  * bit for each row and worker that pulls with FRESH; in BSP with FRESH 8 bytes a row, with keys 4, and 8 to 16 for each
- * one that is pushed to in a round; 1 MiB for each worker whose ranges are larger than 32 KiB. A save or a load takes up
- * to as much again as range and state have, while it lasts.
+ * one that is pushed to in a round; 1 MiB for each worker whose ranges are larger than 32 KiB. A save or a load takes
+ * up to as much again as range and state have, while it lasts.
  *
  * Blocks. A call without an op returns when all servers have done their part. Its timeout, which the group had when the
  * table was opened, begins anew whenever a server has done something for the call.

@@ -41,7 +41,8 @@ static int wait_file(int fd, const char *kind, const char *what)
 
 	if (fd >= 0)
 		return fd;
-	return tt_fail(err == ENFILE ? -EMFILE : -err, "cannot make an %s for %s: %s%s", kind, what, strerror(err), tt_files_hint(err));
+	return tt_fail(err == ENFILE ? -EMFILE : -err, "cannot make an %s for %s: %s%s", kind, what, strerror(err),
+	               tt_files_hint(err));
 }
 
 int tt_eventfd(const char *what)

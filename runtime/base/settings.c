@@ -159,7 +159,7 @@ static bool fits(const char *values, const char *text)
 int tt_setting_judge(const struct tt_settings *all, enum tt_setting s)
 {
 	const char *text = all->of[s].value, *values = tt_setting_info[s].values, *name = tt_setting_name(all, s);
-	char words[WORDS][96], list[200] = "";
+	char words[WORDS][96], list[96 * WORDS] = "";
 	const char *known[WORDS], *meant;
 	int n = 0;
 

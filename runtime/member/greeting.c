@@ -396,7 +396,7 @@ static void meet(struct tt_link *l, const struct hello *h, bool consented)
 		bool again = may_come_again(job, m, h) || is_early(job, h) || is_waiting_for_job(job, h) ||
 		             tt_nodes_are_more(job, h->launched);
 		bool expected = m && (m->state >= TT_LEFT || /* a HELLO may come later than the goodbye */
-		                      (m->rank == job->rank && h->epoch == job->epoch)); /* its own, by another address */
+		                      (m->rank == job->rank && h->epoch == job->epoch)); /* by another address */
 		refuse_life(l, expected ? TT_INFO : TT_WARN, again, m ? m->epoch : 0, text);
 		if (m && m->link && !again)
 			m->link->doubted = false; /* the next HELLO asks again */
