@@ -168,7 +168,7 @@ int tt_setting_judge(const struct tt_settings *all, enum tt_setting s)
 	for (; *values && n < WORDS; n++) {
 		spell(&values, words[n]);
 		known[n] = words[n];
-		snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s",
+		snprintf(list + strlen(list), sizeof list - strlen(list), "%s%.95s",
 		         !n ? "" : *values ? ", " : " or ", words[n]);
 	}
 	meant = tt_nearest(text, known, n);
