@@ -406,23 +406,20 @@ static bool find_route(const struct tt_net *net, const char *toward, union tt_so
 	return good;
 }
 
-/* The address of the default route, else the best interface's. Routers announce IPv6 default routes in networks whose
- * hosts know each other by IPv4, so an interface with IPv4 comes before such a route. The addresses are those of
- * documents: nobody has them. */
+/* The address of the default route, else the best interface's. A net that listens on IPv4 alone gets no address of
+ * IPv6. The addresses are those of documents: nobody has them. */
 static bool find_outward(const struct tt_net *net, union tt_socket_address *a)
 {
-	bool v4 = a->any.sa_family == AF_INET, found;
+	bool v4 = a->any.sa_family == AF_INET, found = false;
 	struct ifaddrs *all;
 
-	if (find_route(net, "192.0.2.1:9", a))
+	if (find_route(net, "192.0.2.1:9", a) || (!v4 && find_route(net, "[2001:db8::1]:9", a)))
 		return true;
-	found = !getifaddrs(&all);
-	if (found) {
+	if (!getifaddrs(&all)) {
 		found = find_interface(all, NULL, a);
 		freeifaddrs(all);
 	}
-	v4 |= found && a->any.sa_family == AF_INET;
-	return (!v4 && find_route(net, "[2001:db8::1]:9", a)) || found;
+	return found;
 }
 
 /* A net that listens everywhere is reached at the named interface, else at the address that leads to the others, else

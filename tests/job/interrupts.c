@@ -776,7 +776,8 @@ static int is_time(void *at) { return tt_now() >= *(uint64_t *)at; }
 static void judge(const struct walk *w, const struct wait *c, int err, uint64_t took)
 {
 	bool in_memory = !tt_world && strstr(wires, "shm"), delayed = w->stopped && c->flags & LENT;
-	uint64_t most = AFTER + (tt_world ? SOON : SOON_BUSY) + (delayed ? STOP : 0);
+	/* who lets the peer go on may get a core late, too */
+	uint64_t most = AFTER + (tt_world ? SOON : delayed ? 3 * SOON_BUSY : SOON_BUSY) + (delayed ? STOP : 0);
 	char text[200];
 
 	if (name_each_test)
