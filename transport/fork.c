@@ -1,5 +1,6 @@
 /* fork.c - which descriptors a child of fork() closes at once */
 #include "transport/fork.h"
+#include "base/base.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>

@@ -321,7 +321,7 @@ static void program_own_order(tutti *job)
 {
 	char *memory = take(job, BIG, 0), *host = take(job, BIG, -1);
 	tutti_op ops[3] = { { { 0 } } }, cancelled = { 0 };
-	tutti_window *w, *h;
+	tutti_window *w = NULL, *h = NULL;
 	struct stream s;
 
 	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0 && tutti_window_open(job, "h", host, BIG, &h) == 0);
@@ -823,7 +823,7 @@ static void program_stuck(tutti *job)
 	int me = tutti_rank(job);
 	char *memory = take(job, BIG, 0), *mine = take(job, BIG, me ? -1 : 0), *host = take(job, BIG, -1);
 	tutti_op ops[6] = { { { 0 } } };
-	tutti_window *w, *h;
+	tutti_window *w = NULL, *h = NULL;
 	bool held = false;
 
 	CHECK(tutti_window_open(job, "w", memory, BIG, &w) == 0 && tutti_window_open(job, "h", host, BIG, &h) == 0);
