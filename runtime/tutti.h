@@ -1393,8 +1393,8 @@ int tutti_gossip_save(tutti_gossip *, const char *path);
 int tutti_gossip_load(tutti_gossip *, const char *path);
 /* At first all ranks of the job are peers, also those that come late; or all of the gossip's group. Removes one, adds
  * it again: by the name of its node in the node list, the number of its rank, or the name of its host if only one other
- * rank is there. Nothing new is taken from a peer that is removed, nor given to it: a gift that it has not taken comes
- * back, and a model whose bytes come already is mixed. -ENOENT: also a rank that is not in the group. */
+ * rank is there. This rank takes nothing new from a removed peer, and gives it nothing: a gift that the peer has not
+ * taken comes back, and a model whose bytes are arriving is mixed. -ENOENT: also a rank that is not in the group. */
 int tutti_gossip_add_peer(tutti_gossip *, const char *name);
 int tutti_gossip_remove_peer(tutti_gossip *, const char *name);
 int tutti_gossip_score(tutti_gossip *, const char *name); /* 10 to 1000; -ENOENT: also one that was removed */
@@ -1447,7 +1447,7 @@ int tutti_controller_next(tutti_controller *, tutti_request *, int timeout_ms);
  * `answer` is its sentence, as text. Does not block. -EINVAL: the worker has no open request. -ECONNRESET, -ENOTCONN,
  * -ESTALE: the worker is gone. -EMSGSIZE: the answer is too long, and the request stays open. */
 int tutti_controller_answer(tutti_controller *, int worker, int err, const void *answer, size_t bytes);
-/* On the controller, from the function that answers, or another thread: serving ends, at the latest in 20 ms. */
+/* On the controller, from the function that answers, or another thread: serving ends, after 160 ms at most. */
 void tutti_controller_stop(tutti_controller *);
 /* Asks. request: `bytes` bytes, 0 too. answer: room bytes; *answer_bytes, which may be NULL: how many came. timeout_ms
  * -1: the group's, as it was at opening. Blocks until the answer is there. -EMSGSIZE: the request or the answer is too

@@ -225,7 +225,7 @@ static int refuse_model(const struct tt_fetch *f)
 	               "place", f->rank);
 }
 
-/* What is published. 0; -EAGAIN: it changes just now. */
+/* Reads which model the peer has published. Returns 0; -EAGAIN: the peer publishes just now; -ENODATA: no model yet. */
 static int read_front(struct tt_fetch *f, uint64_t hash, uint64_t published, const struct tt_gossip_copy *copy)
 {
 	if (hash != f->g->model.hash)
@@ -237,8 +237,8 @@ static int read_front(struct tt_fetch *f, uint64_t hash, uint64_t published, con
 	return copy->stamp == published / TT_GOSSIP_BUFFERS ? 0 : -EAGAIN;
 }
 
-/* What is offered to this rank. 0; -EAGAIN: it changes just now; -EINVAL: it is to be refused; -ECANCELED: it was
- * withdrawn, and is to be answered; -ENODATA: nothing. */
+/* Reads the peer's offer to this rank. Returns 0; -EAGAIN: the offer changes just now; -EINVAL: this rank refuses the
+ * offer; -ECANCELED: the giver has withdrawn the offer, and this rank answers; -ENODATA: there is no offer. */
 static int read_offer(struct tt_fetch *f, const struct tt_offer *o)
 {
 	f->word = o->word;

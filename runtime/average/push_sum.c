@@ -10,8 +10,9 @@
  * one that came. A rank whose offer was withdrawn gets no other one before it has answered, so it adds once to each
  * offer, and never to one that it has not read.
  *
- * What was given to a rank that has gone or closed since, less what came from it, is lost with that rank: summed over
- * all that are left this is what it had, beyond what it began with. */
+ * `lost` is the weight that this rank gave to ranks that have gone or closed since, less the weight that came from
+ * them. Summed over the ranks that are left, `lost` is the weight of the gone ranks beyond the weight they began
+ * with. */
 #include "average/gossip.h"
 #include <math.h>
 #include <stdlib.h>

@@ -100,8 +100,8 @@ int tt_operation_cancel(struct tt_operation *);
 /* Its time has passed, or it is cancelled; it may end later. It was not given up before, and runs. */
 void tt_operation_give_up(struct tt_operation *, int err);
 int tt_operation_explain(const struct tt_operation *); /* its error, with the sentence for this thread */
-/* Asks ranks that it waits for what they do: their answers are for tt_operation_name(). Of a group it asks those that
- * are connected, and a few more: ranks that wait tell each other who is late. */
+/* Asks ranks that it waits for what they do: their answers are for tt_operation_name(). In a group this
+ * rank asks the connected ranks and a few more: ranks that wait tell each other who is late. */
 void tt_operation_ping(const struct tt_operation *);
 /* Since the operation began that member has said, to this rank or others, how far it has come in the group. */
 bool tt_operation_has_heard(const struct tt_operation *, const struct tt_member *);

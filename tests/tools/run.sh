@@ -209,16 +209,20 @@ test_keep_going() {
 	check "nothing left" soon none_left
 }
 
-# The example: one of its ranks is killed, the others say so and get to the end with one sum.
-test_survive() {
-	name="tutti run --keep-going -n 4 survive"
-	"$tutti" run --keep-going -n 4 "${tutti%/*}/examples/survive" 1500 "$marker" > out 2> err &
+# Starts an example with four ranks, of which rank 2 is killed.
+run_and_kill() { # example, steps
+	name="tutti run --keep-going -n 4 $1"
+	"$tutti" run --keep-going -n 4 "${tutti%/*}/examples/$1" "$2" "$marker" > out 2> err &
 	pid=$!
 	check "all four are there" soon four_named
 	kill -9 "$(sed -n 's/^rank 2 of 4 is process //p' out)"
 	wait $pid
 	status=$?
 	check "status 0" is $status 0
+}
+# The example: one of its ranks is killed, the others say so and get to the end with one sum.
+test_survive() {
+	run_and_kill survive 1500
 	check "the one that was killed" has err '^tutti run: rank 2 (pid [0-9]*) was killed by signal 9 (Killed)$'
 	check "who is left" has out '^step [0-9]*: 3 left, rank 0 1 3$'
 	check "three get to the end" is "$(grep -c ': 1500 steps, the sum is ' out)" 3
@@ -228,14 +232,7 @@ test_survive() {
 }
 # The example: a table goes on without a server that was killed.
 test_outlive() {
-	name="tutti run --keep-going -n 4 outlive"
-	"$tutti" run --keep-going -n 4 "${tutti%/*}/examples/outlive" 400 "$marker" > out 2> err &
-	pid=$!
-	check "all four are there" soon four_named
-	kill -9 "$(sed -n 's/^rank 2 of 4 is process //p' out)"
-	wait $pid
-	status=$?
-	check "status 0" is $status 0
+	run_and_kill outlive 400
 	check "three go on" has out '^3 ranks go on$'
 	check "they come to the end" is \
 		"$(awk '/^rank [013]: 400 steps, at a distance of / && $NF < 1e-6' out | wc -l)" 3
