@@ -117,7 +117,7 @@ class Controller(Handle):
         call(lib.tutti_controller_answer, self._handle, worker, -code, b.pointer, b.bytes)
 
     def stop(self) -> None:
-        """Ends serve() and next() after 160 ms at most. The function that answers may call stop(), and so may any thread."""
+        """Ends serve() and next() after 160 ms at most. Any thread may call stop(), also the function that answers."""
         lib.tutti_controller_stop(self._handle)
 
     # ---- the workers ----
