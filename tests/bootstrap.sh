@@ -176,6 +176,7 @@ test_flaky() {
 	full=yes name="some that do not pass then"
 	check_in built > out 2>&1
 	check "two have failed" is "$passed $failed $skipped" '1 2 0'
+	check "both are named for the last lines" is "$failing" ' built/tests/a/always built/tests/a/skips'
 }
 
 test_never_flaky() {

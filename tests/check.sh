@@ -5,22 +5,24 @@
 # passes then, it counts as passed, the line FLAKY names it, and its first log stays, as NAME.first.log. The report of a
 # sanitizer or of valgrind, a death by a signal, and a test that hangs, are no noise: such a test has failed.
 
-passed=0 failed=0 skipped=0 flaky='' full=no # full: tests that fail are run once more
+passed=0 failed=0 skipped=0 flaky='' failing='' full=no # full: tests that fail are run once more
 
 count() { passed=$((passed + $1)); failed=$((failed + $2)); skipped=$((skipped + $3)); }
+failed_at() { failing="$failing $1"; count 0 1 0; } # a name, for the last lines
 
 results() { # directory, pattern: how many tests there ended like that
 	find "$1"/tests -name '*.trs' -exec cat {} + 2> /dev/null | grep -c -E "^:test-result: ($2)"
 }
 
 show_failures() { # directory
-	for trs in "$1"/tests/*.trs "$1"/tests/*/*.trs; do
+	for trs in $(find "$1/tests" -name '*.trs' | sort); do
 		if grep -q -E '^:test-result: (FAIL|XPASS|ERROR)' "$trs"; then
+			failing="$failing ${trs%.trs}"
 			echo "-- ${trs%.trs}.log ends so:"
 			tail -n 40 "${trs%.trs}.log"
 		fi
 	done
-	for trs in "$1"/tests/*.trs "$1"/tests/*/*.trs; do
+	for trs in $(find "$1/tests" -name '*.trs' | sort); do
 		if grep -q '^:test-result: SKIP' "$trs"; then
 			why=$(sed -n 's/^SKIPPED: //p' "${trs%.trs}.log" | tail -n 1)
 			say "skipped $(basename "${trs%.trs}"): $why"
@@ -105,7 +107,7 @@ run_parts_again() { # make's target, how the logs of its parts begin: do the par
 check_in() { # directory, then arguments of configure
 	dir=$1
 	if ! build_in "$@"; then
-		count 0 1 0
+		failed_at "$dir"
 		return
 	fi
 	step "testing in $dir"
@@ -214,7 +216,7 @@ check_memory() { # on two cores at once
 		else
 			tail -n 40 "$scratch/$program"
 			say "failed under valgrind: $program; the whole log: $log"
-			count 0 1 0
+			failed_at "valgrind-$program"
 		fi
 	done
 }
@@ -225,7 +227,7 @@ check_chaos() { # more schedules than make check has time for
 	if quietly build/tests/job/chaos --seeds 60 --jobs 2 || run_seeds_again; then
 		count 1 0 0
 	else
-		count 0 1 0
+		failed_at chaos
 	fi
 	grep '^chaos: ' "$scratch/output" | sed 's/^/   /'
 }
@@ -256,7 +258,7 @@ check_lines() { # of the first build
 		grep -E '^(transport/verbs|SKIPPED): ' "$scratch/output" | sed 's/^/   /'
 		count 1 0 0
 	else
-		count 0 1 0
+		failed_at coverage-verbs
 	fi
 }
 
@@ -268,7 +270,7 @@ check_guest() { # of the first build: in a virtual machine, whose kernel has RDM
 	quietly make_guest
 	as_root=
 	if ! quietly make -C build check-verbs && ! run_parts_again check-verbs guest; then
-		count 0 1 0
+		failed_at check-verbs
 	elif grep -q '^SKIPPED: ' "$scratch/output"; then
 		say "skipped: $(sed -n 's/^SKIPPED: //p' "$scratch/output" | tail -n 1)"
 		count 0 0 1
@@ -283,7 +285,7 @@ check_launchers() { # of the first build: under real launchers
 	find_root || as_root= # check-slurm says what it lacks
 	# shellcheck disable=SC2086
 	if ! quietly $as_root make -C build check-slurm && ! run_parts_again check-slurm slurm; then
-		count 0 1 0
+		failed_at check-slurm
 	elif grep -q '^SKIPPED: ' "$scratch/output"; then
 		say "skipped: $(sed -n 's/^SKIPPED: //p' "$scratch/output" | tail -n 1)"
 		count 0 0 1
@@ -307,7 +309,7 @@ check_python() { # of the first build: what comes from the package index, or tak
 		case $? in
 		0) count 1 0 0 ;;
 		77) say "skipped: $(sed -n 's/^SKIPPED: //p' "$scratch/output" | tail -n 1)"; count 0 0 1 ;;
-		*) if python_again $part; then count 1 0 0; else count 0 1 0; fi ;;
+		*) if python_again $part; then count 1 0 0; else failed_at "python-$part"; fi ;;
 		esac
 	done
 }
@@ -319,7 +321,7 @@ check_tarball() { # with the tests that read files: is one missing?
 		'TESTS=$(tarball_tests)' 'check_PROGRAMS=$(tarball_programs)'; then
 		count 1 0 0
 	else
-		count 0 1 0
+		failed_at distcheck
 	fi
 }
 
