@@ -13,8 +13,10 @@ void tt_flight_init(struct tt_flight *f, struct tt_flights *net, struct tt_peer 
 
 void tt_flight_break(struct tt_flight *f, int err)
 {
-	if (!f->broken)
+	if (!f->broken) {
 		f->broken = err;
+		f->why = tt_last_sentence();
+	}
 	tt_list_append_once(&f->net->ready, &f->ready);
 }
 
@@ -67,6 +69,7 @@ void tt_flight_fail(struct tt_flight *f)
 static void tell_down(struct tt_flight *f)
 {
 	f->net->events++;
+	tt_remember(f->why.text);
 	if (f->peer->net->events->down)
 		f->peer->net->events->down(f->peer, f->broken);
 }

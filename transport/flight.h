@@ -22,6 +22,7 @@ struct tt_flight { /* of one peer */
 	struct tt_flights *net;
 	struct tt_list ready;       /* in net->ready */
 	int broken;                 /* -errno: the peer has failed, and the next progress() reports it */
+	struct tt_sentence why;     /* why it has failed: another thread may report it */
 	struct tt_op_queue pending, finished;
 	struct tt_op *first, *last; /* in flight, in post order; `next` leads forward and priv[0] back */
 	struct tt_op *slots[TT_FRAME_SLOTS]; /* the ops that wait for an answer; priv[1] is the slot */

@@ -76,8 +76,7 @@ void tt_verbs_lose(struct tt_verbs_peer *p, int err, const char *why)
 	if (err == -EPROTO)
 		tt_door_refused(&p->net->door, p->base.addr, why);
 	tt_flight_break(&p->ops, word_failure(p, err, why));
-	p->why = tt_last_sentence();
-	tt_log(TT_DEBUG, "%s", p->why.text);
+	tt_log(TT_DEBUG, "%s", p->ops.why.text);
 	tt_verbs_stop_queue(p);
 	tt_dial_end(&p->dial); /* the other end learns of it */
 	tt_list_remove(&p->waits);
@@ -106,7 +105,6 @@ static void look(struct tt_flight *ops)
 		return;
 	}
 	cut_off(p);
-	tt_remember(p->why.text);
 	tt_flight_down(ops);
 }
 

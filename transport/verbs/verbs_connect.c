@@ -38,9 +38,8 @@ static void over(struct tt_shake *h, int err)
 		tt_verbs_peer_free(p);
 		return;
 	}
-	p->why = tt_last_sentence();
-	tt_dial_end(&p->dial);
 	tt_flight_break(&p->ops, err);
+	tt_dial_end(&p->dial);
 }
 
 static void greet(struct tt_door *door, int fd, const struct sockaddr *from)

@@ -196,7 +196,6 @@ struct tt_verbs_peer {
 	uint8_t cookie[TT_VERBS_COOKIE]; /* the acceptor's */
 	struct tt_verbs_place word;
 	uint8_t reads, serves;      /* READs that this end asks for, and serves, at once */
-	struct tt_sentence why;     /* it is broken */
 
 	struct ibv_qp *qp;
 	bool fetching;              /* qp may take receives: the adapter has not said that it has its last */
