@@ -479,6 +479,13 @@ int tt_power_below(int n); /* the largest power of two that is at most n; n >= 1
 
 /* transfer.c, for an algorithm that consists of transfers; its state is a struct tt_transfers. */
 int tt_exchange_begin(struct tt_exchange *, int max, int ahead); /* like tt_transfers_new() */
+/* For a vector of so many blocks: how many segments each block is cut into. A transfer counts blocks of segments. */
+int tt_exchange_segments(const struct tt_exchange *, int blocks);
+/* tt_exchange_begin() with `max` for each segment. Then `reduce` and `gather` say which transfers each segment needs:
+ * the gather of a segment comes behind the reduce of the next one. */
+int tt_exchange_begin_segments(struct tt_exchange *, int blocks, int max, int ahead,
+                               void (*reduce)(struct tt_exchange *, int segment),
+                               void (*gather)(struct tt_exchange *, int segment));
 int tt_exchange_advance(struct tt_exchange *);
 void tt_exchange_release(struct tt_exchange *);
 /* A transfer with rank `other` of n blocks from `first` on, of a vector that is cut into `blocks`. */

@@ -10,6 +10,8 @@
  * If the number of ranks n is not a power of two, the odd ones among the first few give their vectors to their left
  * neighbour and get the result back.
  *
+ * A long vector is cut into segments of p blocks, which go the same way one behind another, as in ring.c.
+ *
  * Order of additions: with p the largest power of two <= n, ranks 2i and 2i+1 make one value for i < n - p, and the
  * others one each: p values. They are added across the highest bit of their numbers first, ((0+2)+(1+3)), the same
  * for each element.
@@ -18,21 +20,25 @@
 
 enum {
 	ROUNDS_MAX = 32,
-	HALVING = 0, DOUBLING = ROUNDS_MAX, FOLD = 2 * ROUNDS_MAX, UNFOLD, /* ids; the first two add the round */
+	HALVING = 0, DOUBLING = ROUNDS_MAX, FOLD = 2 * ROUNDS_MAX, UNFOLD, IDS, /* ids; the first two add the round */
 	AHEAD = 3,
 };
 
-struct halving {
+struct halving { /* of a segment */
 	struct tt_exchange *x;
+	int segment;
 	int power, extra;           /* power: of two, <= n; extra: ranks beyond it */
-	int id;                     /* my number among these `power` */
+	int id;                     /* my number among these `power`; -1: my left neighbour acts for me */
 	int low, high;              /* blocks that are mine to complete, or complete */
 	bool begun;                 /* what the caller gave has been combined */
 };
 
 static struct tt_transfer transfer_of(const struct halving *h, int other, uint32_t id, int low, int high)
 {
-	return tt_exchange_blocks(h->x, other, id, h->power, low, high - low);
+	int first = h->segment * h->power;
+
+	return tt_exchange_blocks(h->x, other, (uint32_t)(h->segment * IDS) + id,
+	                          h->power * tt_exchange_segments(h->x, h->power), first + low, high - low);
 }
 
 static int rank_of(const struct halving *h, int id) { return id < h->extra ? 2 * id : id + h->extra; }
@@ -67,41 +73,60 @@ static void copy_back(struct halving *h, uint32_t round, int mask)
 	h->high = low + 2 * size;
 }
 
-static void plan(struct halving *h)
+static struct halving halving_of(struct tt_exchange *x, int segment)
 {
-	int me = h->x->me, mask;
-	bool folded = me < 2 * h->extra;
-	struct tt_transfer all = transfer_of(h, folded ? me ^ 1 : me, FOLD, 0, h->power), result = all;
+	int power = tt_power_below(x->n), extra = x->n - power, me = x->me;
+
+	return (struct halving){ .x = x, .segment = segment, .power = power, .extra = extra, .high = power,
+		                 .id = me >= 2 * extra ? me - extra : me % 2 ? -1 : me / 2 };
+}
+
+static bool is_folded(const struct halving *h) { return h->x->me < 2 * h->extra; }
+
+/* The whole segment, to or from the other one of two folded ranks. */
+static struct tt_transfer whole_of(const struct halving *h, uint32_t id)
+{
+	return transfer_of(h, is_folded(h) ? h->x->me ^ 1 : h->x->me, id, 0, h->power);
+}
+
+static void reduce(struct tt_exchange *x, int segment)
+{
+	struct halving h = halving_of(x, segment);
+	struct tt_transfer all = whole_of(&h, FOLD);
 	uint32_t round = 0;
 
-	tt_exchange_combine(h->x, &all, true);
+	tt_exchange_combine(x, &all, true);
 	all.given = true;
-	h->begun = folded;
-	result.id = UNFOLD;
-	if (folded && me % 2) {
-		tt_exchange_send(h->x, all);
-		tt_exchange_receive(h->x, result);
-		return;
-	}
-	if (folded)
-		tt_exchange_receive(h->x, all);
-	for (mask = h->power / 2; mask; mask /= 2)
-		halve(h, round++, mask);
-	for (mask = 1; mask < h->power; mask *= 2)
-		copy_back(h, --round, mask);
-	if (folded)
-		tt_exchange_send(h->x, result);
+	h.begun = is_folded(&h);
+	if (h.id < 0)
+		tt_exchange_send(x, all);
+	else if (is_folded(&h))
+		tt_exchange_receive(x, all);
+	for (int mask = h.power / 2; h.id >= 0 && mask; mask /= 2)
+		halve(&h, round++, mask);
+}
+
+static void gather(struct tt_exchange *x, int segment)
+{
+	struct halving h = halving_of(x, segment);
+	struct tt_transfer result = whole_of(&h, UNFOLD);
+	uint32_t round = (uint32_t)__builtin_ctz((unsigned)h.power);
+
+	h.low = h.id;
+	h.high = h.id + 1;
+	for (int mask = 1; h.id >= 0 && mask < h.power; mask *= 2)
+		copy_back(&h, --round, mask);
+	if (h.id < 0)
+		tt_exchange_receive(x, result);
+	else if (is_folded(&h))
+		tt_exchange_send(x, result);
 }
 
 static int begin(struct tt_exchange *x)
 {
-	int power = tt_power_below(x->n), extra = x->n - power, err = tt_exchange_begin(x, 2 * ROUNDS_MAX + 1, AHEAD);
-	struct halving h = { .x = x, .power = power, .extra = extra, .high = power };
+	int power = tt_power_below(x->n);
 
-	h.id = x->me < 2 * extra ? x->me / 2 : x->me - extra;
-	if (!err)
-		plan(&h);
-	return err;
+	return tt_exchange_begin_segments(x, power, 2 * __builtin_ctz((unsigned)power) + 1, AHEAD, reduce, gather);
 }
 
 static size_t chunk(size_t bytes, int n, size_t piece)

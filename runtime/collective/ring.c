@@ -9,6 +9,11 @@
  *
  * A chunk of step t+1 goes out as soon as the same chunk of step t has come in.
  *
+ * The blocks of a long vector are cut into segments. All segments number s take their 2(n-1) steps together, and the
+ * gather of segments s-1 comes behind the reduce of segments s: a sum leaves while the processor's cache still has it.
+ *
+ *      reduce 0   reduce 1   gather 0   reduce 2   gather 1   ...   gather of the last segments
+ *
  * Order of additions: rank b+1 adds its own block b to rank b's, then rank b+2 adds its own, and so on up to rank
  * b+n-1.
  */
@@ -16,14 +21,22 @@
 
 enum { AHEAD = 8 };
 
-static int begin(struct tt_exchange *x)
+static struct tt_transfer transfer_of(const struct tt_exchange *x, int other, int segment, int t, int block)
 {
-	int n = x->n, me = x->me, steps = 2 * (n - 1), err = tt_exchange_begin(x, steps, AHEAD);
-	int right = (me + 1) % n, left = (me - 1 + n) % n;
+	int n = x->n, segments = tt_exchange_segments(x, n);
+	uint32_t id = (uint32_t)(segment * 2 * (n - 1) + t);
 
-	for (int t = 0; !err && t < steps; t++) {
-		struct tt_transfer out = tt_exchange_blocks(x, right, (uint32_t)t, n, (me - t + 2 * n) % n, 1);
-		struct tt_transfer in = tt_exchange_blocks(x, left, (uint32_t)t, n, (left - t + 2 * n) % n, 1);
+	return tt_exchange_blocks(x, other, id, n * segments, (block + 2 * n) % n * segments + segment, 1);
+}
+
+/* Steps `from` to `end` - 1 of the segments of that number. */
+static void add_steps(struct tt_exchange *x, int segment, int from, int end)
+{
+	int n = x->n, me = x->me, right = (me + 1) % n, left = (me - 1 + n) % n;
+
+	for (int t = from; t < end; t++) {
+		struct tt_transfer out = transfer_of(x, right, segment, t, me - t);
+		struct tt_transfer in = transfer_of(x, left, segment, t, left - t);
 		if (t < n - 1) {
 			tt_exchange_combine(x, &out, t == 0);
 			tt_exchange_combine(x, &in, t == 0);
@@ -34,7 +47,14 @@ static int begin(struct tt_exchange *x)
 		tt_exchange_send(x, out);
 		tt_exchange_receive(x, in);
 	}
-	return err;
+}
+
+static void reduce(struct tt_exchange *x, int segment) { add_steps(x, segment, 0, x->n - 1); }
+static void gather(struct tt_exchange *x, int segment) { add_steps(x, segment, x->n - 1, 2 * (x->n - 1)); }
+
+static int begin(struct tt_exchange *x)
+{
+	return tt_exchange_begin_segments(x, x->n, 2 * (x->n - 1), AHEAD, reduce, gather);
 }
 
 static size_t chunk_of(size_t bytes, int n, size_t piece)

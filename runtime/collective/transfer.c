@@ -24,6 +24,7 @@ enum {
 	CHUNK_LEAST = 128 * 1024, /* ... and at least; in between half a transfer, so that sending and adding overlap */
 	SLOTS = 4,                /* chunks that may have landed and are not added yet */
 	AHEAD_ADDING = 3,         /* transfers that may have slots at the same time */
+	SEGMENT = 1024 * 1024,    /* bytes of a block of a long all-reduce in a segment, at least; twice that at most */
 	PIECES = 2,               /* a transfer of up to so many messages is short, and needs no READY */
 	FIRST = 16 * 1024,        /* bytes of a long one that do not wait for READY: what can be sent meanwhile */
 	TAGS = 64,                /* for each transfer: its messages, ... */
@@ -455,6 +456,25 @@ int tt_exchange_begin(struct tt_exchange *x, int max, int ahead)
 	l->type = x->type;
 	l->rule = x->rule;
 	return tt_transfers_new(l, x->coll, max, ahead);
+}
+
+int tt_exchange_segments(const struct tt_exchange *x, int blocks)
+{
+	return (int)tt_max(x->count * x->width / ((size_t)blocks * SEGMENT), 1);
+}
+
+int tt_exchange_begin_segments(struct tt_exchange *x, int blocks, int max, int ahead,
+                               void (*reduce)(struct tt_exchange *, int), void (*gather)(struct tt_exchange *, int))
+{
+	int segments = tt_exchange_segments(x, blocks), err = tt_exchange_begin(x, segments * max, ahead);
+
+	for (int s = 0; !err && s <= segments; s++) {
+		if (s < segments)
+			reduce(x, s);
+		if (s)
+			gather(x, s - 1);
+	}
+	return err;
 }
 
 int tt_exchange_advance(struct tt_exchange *x) { return tt_transfers_advance(x->state); }

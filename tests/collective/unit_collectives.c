@@ -536,12 +536,13 @@ static void test_doubling(void) { on_wires(program_all, "doubling"); }
 static void test_rabenseifner(void) { on_wires(program_all, "rabenseifner"); }
 static void test_ring(void) { on_wires(program_all, "ring"); }
 
-/* Many chunks a leg, more than there are slots. */
+/* Many chunks a leg, more than there are slots; two and more segments. */
 static void program_large(tutti *job)
 {
 	check_allreduce_as(job, 3000017, TUTTI_F32, TUTTI_SUM, IN_PLACE);
 	check_allreduce_as(job, 3000017, TUTTI_F32, TUTTI_SUM, AS_TENSORS);
 	check_allreduce_as(job, 1 << 21, TUTTI_F32, TUTTI_AVERAGE, TO_OTHER);
+	check_allreduce_as(job, 3300017, TUTTI_BF16, TUTTI_AVERAGE, IN_PLACE);
 }
 
 static void test_large(void)
