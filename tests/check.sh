@@ -30,6 +30,13 @@ show_failures() { # directory
 	done
 }
 
+show_longest() { # directory: where the time goes
+	find "$1/tests" -name '*.log' -exec sed -n 's/^TIME \([0-9]*\) s, \([0-9.]*\) s of CPU$/\2 \1/p' {} \; -exec echo {} \; |
+		awk -v top="$1/" '/^[0-9]/ { time = $0; next } time { sub(top, ""); sub(/\.log$/, ""); print time, $0; time = "" }' |
+		sort -rn | awk '{ cpu += $1 } NR <= 5 { list = list (NR > 1 ? ", " : "") $3 " " $1 " s" }
+			END { if (NR) printf "CPU: %d s, of which %s\n", cpu, list }'
+}
+
 # --- once more, alone ---
 
 many=10 # so many failures in one build are no noise
@@ -127,6 +134,8 @@ check_in() { # directory, then arguments of configure
 	show_failures "$dir"
 	count "$good" "$bad" "$(results "$dir" SKIP)"
 	say "$good passed, $bad failed"
+	longest=$(show_longest "$dir")
+	[ -z "$longest" ] || say "$longest"
 }
 
 check_clang() {
