@@ -344,6 +344,7 @@ share_objects() {
 }
 
 check_more() { # after the first build
+	unset TEST_FULL # which did all of what is alike
 	check_clang
 	# shellcheck disable=SC2016
 	tests='TESTS=$(bare_tests) check_PROGRAMS=$(bare_programs)'
@@ -355,6 +356,7 @@ check_more() { # after the first build
 	tests=
 	check_threads
 	check_memory
+	export TEST_FULL=yes
 	check_chaos
 	check_lines
 	check_guest
