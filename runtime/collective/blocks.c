@@ -300,6 +300,7 @@ void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c, enum tt_blocks_stag
 {
 	int all = tt_coll_group(c->group)->segment->n;
 
+	b->vector.copiers = &tt_collectives(c->job)->copiers;
 	tt_segment_call_begin(&b->call, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : all);
 }
 

@@ -4,6 +4,7 @@
 #include "collective/collective.h"
 #include "device/device.h"
 #include "kernel/kernel.h"
+#include "transport/copy.h"
 
 /* An `advance` function does what is possible now and never blocks. It returns 1: done, 0: call again, or -errno. */
 
@@ -37,10 +38,12 @@ static inline int tt_layout_ranks(const struct tt_layout *l, int host) { return 
 
 /* ---- this room's state of a job, and of a group ---- */
 
+struct tt_copiers { struct tt_copier read, write; };
 struct tt_collectives {
 	struct tt_job *job;
 	struct tt_list running, unexpected, segments; /* unexpected: messages that no collective has taken yet */
 	struct tt_timer wake;       /* continues the collectives that wait for another one of this rank */
+	struct tt_copiers copiers;  /* between vectors and shared memory */
 };
 enum { TT_CALLS = 64 }; /* a power of two, since the numbers of calls wrap around */
 struct tt_coll_call { /* what a rank has called. The same on every rank, or the call fails */
@@ -72,6 +75,7 @@ struct tt_vector {
 	char *out;                  /* ... and written: the same memory, or apart from it. NULL: no result is wanted */
 	const struct tt_part *part; /* or these ranges are read and written; in and out are NULL, unless they adjoin */
 	int parts;                  /* 0: no ranges. The same on all ranks, as are their sizes */
+	struct tt_copiers *copiers; /* learn how to copy it. NULL: memcpy does */
 };
 struct tt_run { /* bytes that lie one behind another */
 	const char *in;
@@ -310,6 +314,7 @@ struct tt_segment_call {
 	struct tt_list turn;        /* in segment->queue */
 	struct tt_call_header *header; /* mine; NULL: this call's turn has not come */
 	uint32_t step;
+	uint32_t earlier;           /* 1: the call waits for the step before its own; else 0 */
 	int seen;                   /* ranks that have reached the step */
 	size_t bytes;               /* of a vector */
 	int offers;                 /* number of ranks whose vectors are to be mapped */
@@ -336,7 +341,10 @@ int tt_segment_call_still(struct tt_segment_call *); /* has none given up? Then 
 
 void tt_segment_call_offer(struct tt_segment_call *, const void *vector); /* lets others map it, if it can be mapped */
 void tt_segment_call_step(struct tt_segment_call *); /* I am one step further */
+/* What all() and still() ask about from now on: my step, or with `earlier` 1 the one before. */
+void tt_segment_call_await(struct tt_segment_call *, uint32_t earlier);
 char *tt_segment_call_buffer(const struct tt_segment_call *, int i); /* the half of rank i's slot that is in use */
+const char *tt_segment_call_last_buffer(const struct tt_segment_call *, int i); /* the other half, used before */
 void tt_segment_call_next_buffer(struct tt_segment_call *); /* switches halves; all ranks do so at the same step */
 int tt_segment_call_store_begin(struct tt_segment_call *); /* may I store into the mapped vectors? 0: into none */
 void tt_segment_call_store_end(struct tt_segment_call *);

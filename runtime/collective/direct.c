@@ -16,6 +16,10 @@
  *                rank 0     b0 -> slot          a0 + a1 -> a0, slot             b <- slot of 1
  *                rank 1     a1 -> slot          b0 + b1 -> b1, slot             a <- slot of 0
  *
+ *                A rank fills the other half with the next chunk before it waits for the results of this one. So each
+ *                wait has a copy in front of it, in which the others catch up, and ranks that share a core meet once a
+ *                chunk.
+ *
  * Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 are added in f32 and rounded once at the
  * end.
  */
@@ -167,20 +171,8 @@ static int pass_in(struct tt_allreduce *a)
 	return 1;
 }
 
+/* All ranks have combined the chunk before the last one, so nobody reads the half that the next chunk goes to. */
 static int combine_chunk(struct tt_allreduce *a)
-{
-	struct tt_direct *d = &a->direct;
-	int k = tt_segment_call_all(&d->call);
-
-	if (k <= 0)
-		return k;
-	combine_part(a, mine(a, chunk_len(a)), true);
-	tt_segment_call_step(&d->call);
-	d->phase = OUT;
-	return 1;
-}
-
-static int take_out(struct tt_allreduce *a)
 {
 	struct tt_direct *d = &a->direct;
 	size_t len = chunk_len(a);
@@ -188,14 +180,36 @@ static int take_out(struct tt_allreduce *a)
 
 	if (k <= 0)
 		return k;
-	for (int i = 0; i < a->coll.n; i++) {
-		struct tt_span s = tt_span_of(len, a->coll.n, i);
-		if (i != a->coll.me)
-			tt_vector_write(&a->all.vector, d->at + s.at, buffer_of(a, i) + TT_SEGMENT_CHUNK + s.at, s.len);
-	}
+	combine_part(a, mine(a, len), true);
+	tt_segment_call_step(&d->call);
 	d->at += len;
 	tt_segment_call_next_buffer(&d->call);
-	return go_on_if(a, tt_segment_call_still(&d->call), d->at < bytes_of(a) ? IN : DONE);
+	d->phase = OUT;
+	if (d->at == bytes_of(a))
+		return 1;
+	pass_in(a);
+	tt_segment_call_await(&d->call, 1);
+	d->phase = OUT;
+	return 1;
+}
+
+static int take_out(struct tt_allreduce *a)
+{
+	struct tt_direct *d = &a->direct;
+	size_t from = (d->at - 1) / TT_SEGMENT_CHUNK * TT_SEGMENT_CHUNK, len = d->at - from;
+	int k = tt_segment_call_all(&d->call);
+
+	if (k <= 0)
+		return k;
+	for (int i = 0; i < a->coll.n; i++) {
+		struct tt_span s = tt_span_of(len, a->coll.n, i);
+		const char *sums = tt_segment_call_last_buffer(&d->call, i) + TT_SEGMENT_CHUNK;
+		if (i != a->coll.me)
+			tt_vector_write(&a->all.vector, from + s.at, sums + s.at, s.len);
+	}
+	k = tt_segment_call_still(&d->call);
+	tt_segment_call_await(&d->call, 0);
+	return go_on_if(a, k, d->at < bytes_of(a) ? COMBINE : DONE);
 }
 
 static int (*const steps[])(struct tt_allreduce *) = {
@@ -220,6 +234,7 @@ static int begin(struct tt_exchange *x)
 {
 	struct tt_allreduce *a = tt_allreduce_of(x);
 
+	a->all.vector.copiers = &tt_collectives(x->coll->job)->copiers;
 	tt_segment_call_begin(&a->direct.call, x->coll, bytes_of(a), a->coll.n);
 	return 0;
 }

@@ -43,12 +43,19 @@ void tt_segment_call_step(struct tt_segment_call *v)
 	tt_segment_step(v->segment, v->header, v->coll->seq, ++v->step);
 }
 
+void tt_segment_call_await(struct tt_segment_call *v, uint32_t earlier)
+{
+	v->seen = 0;
+	v->earlier = earlier;
+}
+
 static int look(struct tt_segment_call *v)
 {
+	uint32_t step = v->step - v->earlier;
 	int k = 1;
 
 	for (; k > 0 && v->seen < v->segment->n; v->seen += k > 0)
-		k = v->seen == v->segment->me ? 1 : tt_segment_reached(v->segment, v->seen, v->coll->seq, v->step);
+		k = v->seen == v->segment->me ? 1 : tt_segment_reached(v->segment, v->seen, v->coll->seq, step);
 	return k;
 }
 
@@ -65,8 +72,10 @@ int tt_segment_call_all(struct tt_segment_call *v)
 {
 	int k = look(v);
 
-	for (int i = 0; !k && v->coll->job->engine.spin && !tt_world && i < LOOKS; i++)
+	for (int i = 0; !k && v->coll->job->engine.spin && !tt_world && i < LOOKS; i++) {
+		tt_pause();
 		k = look(v);
+	}
 	return answer(v, k);
 }
 
@@ -176,11 +185,18 @@ int tt_segment_call_meet(struct tt_segment_call *v)
 
 /* ---- buffers in the slots ---- */
 
-char *tt_segment_call_buffer(const struct tt_segment_call *v, int i)
+static char *buffer_of(const struct tt_segment_call *v, int i, unsigned chunk)
 {
 	const struct tt_segment_peer *f = &v->segment->peers[i];
 
-	return f->slot->half[(f->header->half + v->chunk) % 2];
+	return f->slot->half[(f->header->half + chunk) % 2];
+}
+
+char *tt_segment_call_buffer(const struct tt_segment_call *v, int i) { return buffer_of(v, i, v->chunk); }
+
+const char *tt_segment_call_last_buffer(const struct tt_segment_call *v, int i)
+{
+	return buffer_of(v, i, v->chunk - 1);
 }
 
 void tt_segment_call_next_buffer(struct tt_segment_call *v)

@@ -32,6 +32,14 @@ struct tt_run tt_vector_run(const struct tt_vector *v, size_t at, size_t most)
 	return (struct tt_run){ from, from, tt_min(most, p->end - at) };
 }
 
+static void copy(struct tt_copier *learnt, void *to, const void *from, size_t len)
+{
+	if (learnt)
+		tt_copy(learnt, to, from, len);
+	else
+		memcpy(to, from, len);
+}
+
 void tt_vector_read(const struct tt_vector *v, size_t at, void *to, size_t len)
 {
 	struct tt_run r;
@@ -39,7 +47,7 @@ void tt_vector_read(const struct tt_vector *v, size_t at, void *to, size_t len)
 	for (char *next = to; len; at += r.len, len -= r.len, next += r.len) {
 		r = tt_vector_run(v, at, len);
 		if (r.in != next)
-			memcpy(next, r.in, r.len);
+			copy(v->copiers ? &v->copiers->read : NULL, next, r.in, r.len);
 	}
 }
 
@@ -50,6 +58,6 @@ void tt_vector_write(const struct tt_vector *v, size_t at, const void *from, siz
 	for (const char *next = from; len; at += r.len, len -= r.len, next += r.len) {
 		r = tt_vector_run(v, at, len);
 		if (r.out && r.out != next)
-			memcpy(r.out, next, r.len);
+			copy(v->copiers ? &v->copiers->write : NULL, r.out, next, r.len);
 	}
 }

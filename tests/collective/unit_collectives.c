@@ -1818,6 +1818,62 @@ static void program_completed_before(tutti *job)
 	}
 }
 
+static uint32_t step_of(tutti *job, int i) /* of rank i, in the newest call */
+{
+	const struct tt_rank_slot *slot = tt_coll_group(job)->segment->peers[i].slot;
+	uint32_t step = 0;
+
+	for (int k = 0; k < 2; k++) {
+		uint64_t flag = atomic_load(&slot->header[k].flag);
+		step = flag >> 32 == job->started - 1 ? (uint32_t)flag : step;
+	}
+	return step;
+}
+
+static bool learns(const struct tt_copier *c)
+{
+	bool any = tt_copy_ways() == 1; /* there is nothing to learn */
+
+	for (int i = 0; i < TT_COPY_CLASSES; i++)
+		any |= c->of[i].warm || c->of[i].trial;
+	return any;
+}
+
+/* A rank fills the second chunk (step 3) when it has combined the first one (step 2), though the other has not. */
+static void program_chunk_ahead(tutti *job)
+{
+	enum { COUNT = 3 * TT_SEGMENT_CHUNK / sizeof(int32_t) };
+	int me = tutti_rank(job);
+	int32_t *v = must(malloc(COUNT * sizeof *v));
+	tutti_op op = { 0 };
+
+	for (int i = 0; i < COUNT; i++)
+		v[i] = i + me;
+	CHECK(makes_board(job));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (!me)
+		usleep(20000); /* until the other rank has begun, and stays there */
+	CHECK(tutti_allreduce(job, v, v, COUNT, TUTTI_I32, TUTTI_SUM, &op) == 0);
+	if (me) {
+		uint64_t end = tt_now() + 2000 * TT_MS;
+		tt_lock(job->job);
+		while (step_of(job, 0) < 3 && tt_now() < end)
+			usleep(100);
+		CHECK(step_of(job, 0) >= 3);
+		tt_unlock(job->job);
+	}
+	CHECK(tutti_wait(&op, -1) == 0);
+	for (int i = 0; i < COUNT; i++)
+		CHECK(v[i] == 2 * i + 1);
+	CHECK(learns(&tt_collectives(job->job)->copiers.read) && learns(&tt_collectives(job->job)->copiers.write));
+	free(v);
+}
+
+static void test_chunk_ahead(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_chunk_ahead }), 0);
+}
+
 /* A blocking call waits where 1,024 started calls are under way. */
 static void program_full(tutti *job)
 {
@@ -2224,6 +2280,7 @@ static CU_TestInfo one_host_tests[] = {
 	{ "one host, given up", test_given_up },
 	{ "one host, as many as there may be", test_full },
 	{ "one host, completed before a call that failed", test_completed_before },
+	{ "one host, the next chunk in advance", test_chunk_ahead },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo group_tests[] = {
