@@ -5,7 +5,8 @@
  *   stream      as many copies
  *   table       see baseline_table.c
  *   allreduce   each rank sums its slice of all vectors and stores it into all of them; then they meet
- *   ... of vectors that are not mapped (--brought): piece by piece copied into mapped memory, summed there, copied back
+ *   ... of vectors that are not mapped (--brought): piece by piece copied into slots, summed there, copied back; or
+ *               each rank reads its slice of the others by process_vm_readv, sums it, and reads their sums
  *
  * A part is a rank's memory, mapped by all: its counts, two slots for pieces, and the vectors. */
 #include "kernel/kernel.h"
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { HEAD = 4096, SLOT = 256 << 10, PATIENT = 1 << 14 /* polls between reads of the clock */ };
@@ -66,16 +68,16 @@ static int map_part(struct tt_perf *p, int rank, int fd)
 	return 0;
 }
 
-struct place { /* the file of a rank's part */
+struct place { /* of a rank's part, and of its vector */
 	pid_t pid;
 	int fd;
+	uint8_t *local;
 };
 
-static int map_all(struct tt_perf *p, int mine)
+static int map_all(struct tt_perf *p, const struct place *all)
 {
-	struct place here = { getpid(), mine }, all[TT_PERF_RANKS];
 	char path[64];
-	int err = tutti_gather(p->job, &here, sizeof here, all, -1, NULL);
+	int err = 0;
 
 	for (int r = 0; r < p->size && !err; r++) {
 		snprintf(path, sizeof path, "/proc/%d/fd/%d", all[r].pid, all[r].fd);
@@ -89,6 +91,46 @@ static int map_all(struct tt_perf *p, int mine)
 	return err;
 }
 
+/* Bytes of a rank's vector. */
+static bool read_from(const struct tt_perf *p, int rank, size_t at, void *to, size_t len)
+{
+	const struct tt_perf_reach *from = &p->shared.reach[rank];
+	struct iovec here = { to, len }, there = { from->local + at, len };
+
+	return !len || process_vm_readv(from->pid, &here, 1, &there, 1, 0) == (ssize_t)len;
+}
+
+/* Containers and yama may forbid it; only a try tells. */
+static int reach_all(struct tt_perf *p, const struct place *all)
+{
+	uint8_t can = p->size > 1 && p->options.brought, others[TT_PERF_RANKS], byte;
+	struct tt_perf_reach *reach = calloc(TT_PERF_RANKS, sizeof *reach);
+	int err;
+
+	p->shared.reach = reach;
+	for (int r = 0; r < p->size && (can &= reach != NULL); r++) {
+		reach[r] = (struct tt_perf_reach){ all[r].pid, all[r].local };
+		can = read_from(p, r, 0, &byte, 1);
+	}
+	if ((err = tutti_gather(p->job, &can, 1, others, -1, NULL)))
+		return err;
+	if (memchr(others, 0, (size_t)p->size)) {
+		free(reach);
+		p->shared.reach = NULL;
+	}
+	return 0;
+}
+
+static int meet_all(struct tt_perf *p, int mine)
+{
+	struct place here = { getpid(), mine, p->local }, all[TT_PERF_RANKS];
+	int err = tutti_gather(p->job, &here, sizeof here, all, -1, NULL);
+
+	if (!err)
+		err = map_all(p, all);
+	return err ? err : reach_all(p, all);
+}
+
 int tt_perf_open_shared(struct tt_perf *p)
 {
 	int fd = memfd_create("tutti perf", MFD_CLOEXEC), err = 0;
@@ -98,9 +140,7 @@ int tt_perf_open_shared(struct tt_perf *p)
 	if (fd < 0 || !p->shared.part || ftruncate(fd, (off_t)tt_perf_part_size(p->most)))
 		err = tt_fail(-errno, "no memory for the baseline: %s", strerror(errno));
 	if (!err)
-		err = map_all(p, fd);
-	if (!err)
-		err = tutti_barrier(p->job, NULL); /* all have opened it */
+		err = meet_all(p, fd); /* at its end all have opened it */
 	if (fd >= 0)
 		close(fd);
 	p->has_baseline = !err;
@@ -113,7 +153,9 @@ void tt_perf_close_shared(struct tt_perf *p)
 		if (p->shared.part[r])
 			munmap(p->shared.part[r], tt_perf_part_size(p->most));
 	free(p->shared.part);
+	free(p->shared.reach);
 	p->shared.part = NULL;
+	p->shared.reach = NULL;
 }
 
 /* Waits until a count in memory is so much. */
@@ -273,7 +315,68 @@ static int reduce_brought(struct tt_perf *p)
 	return err ? err : meet(p);
 }
 
-int tt_perf_shared_allreduce(struct tt_perf *p) { return p->options.brought ? reduce_brought(p) : reduce_mapped(p); }
+struct slice {
+	size_t at, end; /* bytes */
+};
+
+static struct slice slice_of(const struct tt_perf *p, int rank)
+{
+	size_t width = tt_type_size(p->options.type), count = p->bytes / width, n = (size_t)p->size, r = (size_t)rank;
+
+	return (struct slice){ count * r / n * width, count * (r + 1) / n * width };
+}
+
+static int lost_reach(int rank)
+{
+	return tt_fail(-EIO, "the baseline: cannot read rank %d's memory: %s", rank, strerror(errno));
+}
+
+/* The pieces of all other ranks fit into one slot, which stays in the caches. */
+static int sum_read(struct tt_perf *p)
+{
+	struct slice mine = slice_of(p, p->rank);
+	size_t most = SLOT / (size_t)(p->size - 1) / TT_PERF_LINE * TT_PERF_LINE, n;
+	const void *from[p->size];
+	void *to;
+
+	for (size_t at = mine.at; at < mine.end; at += n) {
+		uint8_t *room = slot(p, p->rank, 0);
+		n = tt_min(most, mine.end - at);
+		from[p->rank] = to = p->local + at;
+		for (int r = 0; r < p->size; r++) {
+			if (r == p->rank)
+				continue;
+			if (!read_from(p, r, at, room, n))
+				return lost_reach(r);
+			from[r] = room;
+			room += most;
+		}
+		tt_reduce_many(&(struct tt_many){ from, &to, p->size, 1, false }, n / tt_type_size(p->options.type),
+		               p->options.type, p->options.rule);
+	}
+	return 0;
+}
+
+static int reduce_read(struct tt_perf *p)
+{
+	int err = meet(p); /* all vectors are there */
+
+	if (err || (err = sum_read(p)) || (err = meet(p)))
+		return err;
+	for (int r = 0; r < p->size; r++) {
+		struct slice s = slice_of(p, r);
+		if (r != p->rank && !read_from(p, r, s.at, p->local + s.at, s.end - s.at))
+			return lost_reach(r);
+	}
+	return meet(p);
+}
+
+int tt_perf_shared_allreduce(struct tt_perf *p)
+{
+	if (!p->options.brought)
+		return reduce_mapped(p);
+	return p->order.way.reads ? reduce_read(p) : reduce_brought(p);
+}
 
 /* Ways. */
 
@@ -286,6 +389,8 @@ int tt_perf_shared_ways(const struct tt_perf *p, struct tt_perf_way *ways)
 
 	for (int i = 0; i < n; i++)
 		ways[i] = (struct tt_perf_way){ .past = stores && i, .copy = stores ? 0 : (uint32_t)i };
+	if (p->shared.reach)
+		ways[n++] = (struct tt_perf_way){ .reads = 1 };
 	return n;
 }
 
@@ -293,9 +398,13 @@ void tt_perf_word_shared(const struct tt_perf *p, const struct tt_perf_way *way,
 {
 	const char *how = way->copy ? tt_copy_name[way->copy - 1] : "memcpy";
 
-	if (p->test->collective && p->options.brought)
+	if (way->reads)
+		snprintf(text, room, "bare memory: each rank reads its slice of the others by process_vm_readv, "
+		                     "sums it, and reads their sums; slower: pieces copied into slots");
+	else if (p->test->collective && p->options.brought)
 		snprintf(text, room, "bare memory: pieces of 256 KiB into slots that all map, "
-		                     "each rank sums its slice, copied back; %s", how);
+		                     "each rank sums its slice, copied back; %s%s", how,
+		         p->shared.reach ? "; slower: process_vm_readv" : "");
 	else if (p->test->collective)
 		snprintf(text, room, "bare memory: each rank sums its slice of all vectors into all, stored %s",
 		         way->past ? "past the caches" : "as usual");

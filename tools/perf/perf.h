@@ -109,6 +109,7 @@ struct tt_perf_way { /* one way to run the baseline; the best one counts */
 	uint32_t block;               /* sleep in the calls; else poll */
 	uint32_t past;                /* STREAM, sums in bare memory: stores bypass the caches */
 	uint32_t copy;                /* in bare memory: 0: memcpy; else tt_copy_way + 1 */
+	uint32_t reads;               /* in bare memory: of others' memory that is not mapped, by process_vm_readv */
 };
 
 struct tt_perf_order { /* what all ranks do next, from rank 0 */
@@ -147,6 +148,10 @@ struct tt_perf_shared { /* bare memory */
 	struct tt_perf_part **part;   /* each rank's, mapped here; NULL: another transport is measured */
 	uint64_t told, heard, met;    /* counts */
 	uint64_t patience;            /* nanoseconds */
+	struct tt_perf_reach {
+		pid_t pid;
+		uint8_t *local;           /* there */
+	} *reach;                     /* each rank's `local`, if all may read all; else NULL */
 };
 
 struct tt_perf_bare { /* a baseline of another kind, where a transport has one */
