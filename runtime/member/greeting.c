@@ -331,7 +331,8 @@ static void take_welcome(struct tt_link *l, struct tt_pack *p)
 	bool returned = tt_get8(p);
 
 	p->bad |= newcomers > NEWCOMERS_MAX;
-	all->returned |= !p->bad && returned && all->node_list;
+	if (!p->bad && returned && all->node_list)
+		all->returned = true;
 	if (!p->bad && tt_is_joining(l->job) && !all->node_list && !tt_late_join_make_room(l->job, (int)newcomers)) {
 		tt_member_gone(m, -ENOMEM, "no memory for %u newcomers", newcomers);
 		return;

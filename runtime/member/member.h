@@ -154,7 +154,7 @@ struct tt_members { /* the room's own struct in a job */
 	uint64_t lateness;          /* of this rank's looks at its connections, in nanoseconds */
 	bool node_list;
 	bool own_list;              /* ... of this process alone: ranks are numbered otherwise elsewhere */
-	bool returned;              /* node list: others know an earlier life of this rank, so it has no seat */
+	_Atomic bool returned;      /* node list: others know an earlier life of this rank, so it has no seat */
 	bool met;                   /* another rank has been connected since this one has joined */
 	struct tt_node *node;       /* the list: a node for each rank that is known */
 	bool minority;              /* a minority of a group may go on */
