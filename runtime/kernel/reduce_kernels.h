@@ -163,6 +163,25 @@ INLINE vf64 root_f64(vf64 v)
 }
 #endif
 
+/* Is one of these numbers NaN? */
+#if defined __x86_64__ && WIDTH == 64
+INLINE bool some_nan(vf32 a, vf32 b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q); }
+#elif defined __x86_64__ && WIDTH == 32
+INLINE bool some_nan(vf32 a, vf32 b) { return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q)); }
+#elif defined __x86_64__
+INLINE bool some_nan(vf32 a, vf32 b) { return _mm_movemask_ps(_mm_cmpunord_ps((__m128)a, (__m128)b)); }
+#else
+INLINE bool some_nan(vf32 a, vf32 b)
+{
+	vi64 numbers = (vi64)((a == a) & (b == b));
+	int64_t all = -1;
+
+	for (size_t i = 0; i < WIDTH / sizeof all; i++)
+		all &= numbers[i];
+	return all != -1;
+}
+#endif
+
 INLINE void widen_truth(vu8 *v, const void *at) { *v = (vu8)((vu8)*(const loose *)at != 0) & 1; }
 
 #define JOIN_(a, b) a##_##b

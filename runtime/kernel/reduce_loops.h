@@ -137,6 +137,21 @@ INLINE void ON(put_all)(char *to, const VEC *v, int vectors, size_t len, bool st
 		ON(put)(to + u * WIDTH, v + u * PARTS, len, stream);
 }
 
+/* Of 16-bit types one test serves a tile: NaNs are rare. */
+INLINE void ON(clean_all)(VEC *v, int vectors)
+{
+#ifdef NARROW
+	bool nan = false;
+
+	for (int u = 0; u < vectors; u++)
+		nan |= some_nan(v[u * PARTS], v[u * PARTS + 1]);
+	if (__builtin_expect(!nan, 1))
+		return;
+#endif
+	for (size_t u = 0; u < vectors * PARTS; u++)
+		v[u] = ON(clean)(v[u]);
+}
+
 INLINE void ON(step_pair)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, tutti_rule rule)
 {
 	VEC a[TILE * PARTS], b[TILE * PARTS];
@@ -144,7 +159,8 @@ INLINE void ON(step_pair)(const struct ON(work) *w, size_t i, int vectors, size_
 	ON(get_all)(a, w->a + i, vectors, len);
 	ON(get_all)(b, w->b + i, vectors, len);
 	for (size_t u = 0; u < vectors * PARTS; u++)
-		a[u] = ON(clean)(ON(combine)(a[u], b[u], rule));
+		a[u] = ON(combine)(a[u], b[u], rule);
+	ON(clean_all)(a, vectors);
 	ON(put_all)(w->to + i, a, vectors, len, stream);
 }
 
@@ -159,8 +175,10 @@ INLINE void ON(step_many)(const struct ON(work) *w, size_t i, int vectors, size_
 		for (size_t u = 0; u < vectors * PARTS; u++)
 			all[u] = ON(combine)(all[u], in[u], rule);
 	}
-	for (size_t u = 0; u < vectors * PARTS; u++)
-		all[u] = rule == TUTTI_AVERAGE ? ON(divide)(all[u], (unsigned)m->inputs) : ON(clean)(all[u]);
+	for (size_t u = 0; rule == TUTTI_AVERAGE && u < vectors * PARTS; u++)
+		all[u] = ON(divide)(all[u], (unsigned)m->inputs);
+	if (rule != TUTTI_AVERAGE)
+		ON(clean_all)(all, vectors);
 	for (int k = 0; k < m->outputs; k++)
 		ON(put_all)((char *)m->to[k] + i, all, vectors, len, stream);
 }

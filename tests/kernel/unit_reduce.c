@@ -288,6 +288,31 @@ static void test_signed_zeros(void)
 	CU_ASSERT(signbit(a[0]) && signbit(a[1]) && signbit(a[2]));
 }
 
+/* A tile of 16-bit numbers is looked through for NaNs at once: one is found wherever it is. */
+static void test_one_nan(void)
+{
+	enum { TILE = 256, ODD = 37 };
+	uint16_t a[TILE + ODD], ones[TILE + ODD], pair[TILE + ODD], many[TILE + ODD];
+	const void *from[] = { a, ones };
+	void *to[] = { many };
+
+	for (int type = TUTTI_F16; type <= TUTTI_BF16; type++)
+		for (size_t at = 0; at < TT_COUNT(a); at++) {
+			int wrong = 0;
+			for (size_t i = 0; i < TT_COUNT(a); i++)
+				a[i] = ones[i] = (uint16_t)nearest(1, (tutti_type)type);
+			a[at] = 0xffff; /* a negative NaN with a payload */
+			tt_reduce_to(pair, a, ones, TT_COUNT(a), (tutti_type)type, TUTTI_SUM);
+			tt_reduce_many(&(struct tt_many){ from, to, 2, 1, false }, TT_COUNT(a), (tutti_type)type,
+			               TUTTI_SUM);
+			for (size_t i = 0; i < TT_COUNT(a); i++) {
+				uint64_t sum = i == at ? nan_of((tutti_type)type) : nearest(2, (tutti_type)type);
+				wrong += pair[i] != sum || many[i] != sum;
+			}
+			CU_ASSERT_EQUAL(wrong, 0);
+		}
+}
+
 /* PyTorch can set its threads to flush subnormals; a rank whose background thread adds must come to the same sum. */
 static void test_the_callers_modes_do_not_count(void)
 {
@@ -638,6 +663,7 @@ static CU_TestInfo reduce_tests[] = {
 	{ "rules", test_rules },
 	{ "integers", test_integers_wrap_and_round_to_zero },
 	{ "signed zeros", test_signed_zeros },
+	{ "one NaN", test_one_nan },
 	{ "floating-point modes", test_the_callers_modes_do_not_count },
 	{ "many", test_many },
 	{ "rounding", test_rounding },
