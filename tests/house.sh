@@ -29,6 +29,7 @@ floors='
 5 runtime/window
 6 runtime/collective
 6 runtime/message
+6 runtime/publish
 6 runtime/table
 7 runtime/average
 7 runtime/control

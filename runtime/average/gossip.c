@@ -5,25 +5,16 @@
 
 /* ---- buffers ---- */
 
-/* Nobody may write into a buffer before its stamp is 0 for all: also a store that bypasses the caches. */
-static void unstamp(struct tutti_gossip *g, int i)
-{
-	__atomic_store_n(&g->head->copy[i].stamp, 0, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
-
-/* The one that was published longest ago: late readers of the others go on. */
 int tt_gossip_spare(struct tutti_gossip *g)
 {
-	int best = -1;
+	unsigned kept = g->next < 0 ? 0 : 1u << g->next;
 
 	for (int i = 0; i < g->config.buffers; i++)
-		if (i != g->published && i != g->next && !g->gift[i].kept &&
-		    (best < 0 || g->head->copy[i].stamp < g->head->copy[best].stamp))
-			best = i;
-	if (best >= 0)
-		unstamp(g, best);
-	return best;
+		kept |= (unsigned)g->gift[i].kept << i;
+	int spare = tt_buffers_oldest(&g->shown, kept);
+	if (spare >= 0)
+		tt_buffers_spoil(&g->shown, spare);
+	return spare;
 }
 
 const char *tt_gossip_own(const struct tutti_gossip *g) { return g->holds ? tt_gossip_buffer(g, g->next) : NULL; }
@@ -34,20 +25,6 @@ void tt_gossip_adopt(struct tutti_gossip *g, const char *from)
 		g->next = (int)((size_t)(from - g->buffers) / g->model.bytes);
 	else
 		tt_model_load(&g->model, from);
-}
-
-static void flip(struct tutti_gossip *g, int to, double loss)
-{
-	struct tt_gossip_copy *copy = &g->head->copy[to];
-
-	g->number++;
-	g->published = to;
-	copy->clock = g->info.clock;
-	copy->loss = loss;
-	copy->born = tt_calendar();
-	__atomic_store_n(&copy->stamp, g->number, __ATOMIC_RELEASE);
-	g->head->front.last = *copy;
-	__atomic_store_n(&g->head->front.published, g->number * TT_GOSSIP_BUFFERS + (uint64_t)to, __ATOMIC_RELEASE);
 }
 
 uint64_t tt_gossip_timeout(const struct tutti_gossip *g)
@@ -222,15 +199,16 @@ static void begin(struct tutti_gossip *g)
 {
 	uint64_t seed = g->config.seed;
 
-	g->published = -1;
+	g->shown = (struct tt_buffers){ .front = &g->head->front, .stamp = g->head->stamp,
+		.n = g->config.buffers, .most = TT_GOSSIP_BUFFERS, .newest = -1 };
 	g->next = g->holds ? 0 : -1;
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++) {
 		g->fetch[i].g = g;
 		for (int k = 0; k < TT_GOSSIP_DEPTH; k++)
 			g->fetch[i].piece[k].fetch = &g->fetch[i];
 	}
-	tt_entropy(&g->number, sizeof g->number);
-	g->number >>= 16; /* its upper bits have other uses */
+	tt_entropy(&g->shown.number, sizeof g->shown.number);
+	g->shown.number >>= 16; /* its upper bits have other uses */
 	if (!seed)
 		tt_entropy(&seed, sizeof seed);
 	tt_random_seed(&g->random, seed * TT_PRIME64 + (uint64_t)g->job->rank);
@@ -331,7 +309,7 @@ int tutti_gossip_model(tutti_gossip *g, tutti_tensor *now, tutti_tensor *next)
 	if (!g->holds)
 		return tt_fail(-EINVAL, "gossip: the program holds the model: its tensors are where it said");
 	if (now)
-		tt_model_place(&g->model, tt_gossip_buffer(g, g->published < 0 ? g->next : g->published), now);
+		tt_model_place(&g->model, tt_gossip_buffer(g, g->shown.newest < 0 ? g->next : g->shown.newest), now);
 	if (next)
 		tt_model_place(&g->model, tt_gossip_buffer(g, g->next), next);
 	return 0;
@@ -415,7 +393,7 @@ static int publish(struct tutti_gossip *g, double loss)
 		return err;
 	g->info.clock++;
 	g->info.published++;
-	flip(g, to, loss);
+	tt_buffers_show(&g->shown, to, g->shown.number + 1, tt_bits_of(g->info.clock), tt_bits_of(loss));
 	if (g->holds)
 		g->next = tt_gossip_spare(g);
 	find_peer(g);
@@ -453,9 +431,9 @@ static const char *reason(int err)
 static void say_peer(const struct tt_fetch *f, tutti_gossip_result *r)
 {
 	r->peer = f->rank;
-	r->peer_clock = f->copy.clock;
-	r->peer_loss = f->copy.loss;
-	r->peer_not_finite = !isfinite(f->copy.loss);
+	r->peer_clock = tt_gossip_clock(&f->stamp);
+	r->peer_loss = tt_gossip_loss(&f->stamp);
+	r->peer_not_finite = !isfinite(r->peer_loss);
 	r->age_ms = tt_fetch_age(f);
 }
 
@@ -808,7 +786,7 @@ static int load_state(struct tutti_gossip *g, const char *path)
 	struct state s;
 	struct tt_held list[HELD];
 
-	if (g->published >= 0)
+	if (g->shown.newest >= 0)
 		return tt_fail(-EINVAL, "tutti_gossip_load: this rank has published already: load before that");
 	list_state(&s, list);
 	int err = tt_state_load(state_of, path, list, HELD);

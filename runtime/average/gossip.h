@@ -2,12 +2,9 @@
  *
  * Each rank has a window: a head, an offer to each rank, and 2 to 4 buffers, each as large as the model.
  *
- *      head { front { hash, published, last }, copy[4] } | offer[rank] | buffer 0 | buffer 1 | ...
+ *      head { front, stamp[4] } | offer[rank] | buffer 0 | buffer 1 | ...
  *
- * A copy says what a buffer holds: stamp, clock, loss, time. The stamp is the number of the publication, or 0 while
- * somebody writes into the buffer. A reader gets the front, which repeats the copy that was published last, then the
- * buffer, then the copy. If the two copies differ, the bytes may be torn, and the reader drops them. Nobody is asked,
- * and the owner waits for nobody. (A sequence lock: Lameter 2005; Boehm, MSPC 2012.)
+ * publish/publish.h has front and stamps, and how readers find out that what they have read is whole.
  *
  * Push: the owner keeps a published buffer as it is, writes an offer for the receiver into its own window, notifies the
  * receiver and goes on. The receiver reads the offer, then the buffer, and then adds to the offer's word. Whoever
@@ -17,6 +14,7 @@
 #define TT_GOSSIP_H
 #include "average/average_private.h"
 #include "kernel/kernel.h"
+#include "publish/publish.h"
 #include "window/window.h"
 
 enum {
@@ -28,24 +26,15 @@ enum {
 	TT_GOSSIP_NOISE_MIN = 10, TT_GOSSIP_NOISE_MAX = 1000, /* dpwa's */
 };
 
-struct tt_gossip_copy { /* what a buffer holds: 32 bytes within one cache line. The owner writes it */
-	uint64_t stamp;             /* the number of the publication, or 0. Numbers begin anywhere */
-	double clock, loss;
-	uint64_t born;              /* when it was published: nanoseconds of the calendar */
-};
-
-struct tt_gossip_front { /* one cache line, and as much as each net gets into memory that is not registered */
-	uint64_t hash;              /* of the model */
-	uint64_t published;         /* number * 4 + buffer; 0: nothing yet */
-	uint64_t reserved[2];
-	struct tt_gossip_copy last; /* of that publication */
-};
-
+/* A stamp's `about` has the publication's clock and loss. */
 struct tt_gossip_head {
-	struct tt_gossip_front front;
-	struct tt_gossip_copy copy[TT_GOSSIP_BUFFERS];
+	struct tt_front front;
+	struct tt_stamp stamp[TT_GOSSIP_BUFFERS];
 };
-_Static_assert(sizeof(struct tt_gossip_front) == 64 && sizeof(struct tt_gossip_head) == 192, "docs/wire.md");
+_Static_assert(sizeof(struct tt_front) == 64 && sizeof(struct tt_gossip_head) == 192, "docs/wire.md");
+
+static inline double tt_gossip_clock(const struct tt_stamp *s) { return tt_double_of(s->about[0]); }
+static inline double tt_gossip_loss(const struct tt_stamp *s) { return tt_double_of(s->about[1]); }
 
 enum { /* the last byte of an offer's word. The receiver adds TAKEN or REFUSED, once; the giver sets WITHDRAWN */
 	TT_OFFER_TAKEN = 1,
@@ -108,7 +97,7 @@ struct tt_fetch { /* another rank's buffer on its way here */
 	int verdict;                /* of a gift that is not taken: the error */
 	unsigned tries, under_way;  /* posts */
 	int buffer;
-	struct tt_gossip_copy copy, again; /* of that buffer, as it was before and after the bytes came */
+	struct tt_stamp stamp, again; /* of that buffer, before and after the bytes came */
 	uint64_t word, heard;       /* of a gift: its offer's; notifies that had come when the fetch began */
 	double weight;
 	uint64_t since;             /* when the fetch began */
@@ -150,7 +139,7 @@ struct tt_gossip_peer { /* another rank of the job */
 	struct tt_fetch *fetch;     /* which waits for it; NULL: none */
 	uint64_t since;             /* when it was posted */
 	struct tt_post post;        /* a GET of one of these: */
-	struct tt_gossip_front front;
+	struct tt_front front;
 	struct tt_offer offer;
 };
 
@@ -165,11 +154,12 @@ struct tutti_gossip {
 	struct tt_gossip_device device;
 	char *memory, *buffers;
 	struct tt_gossip_head *head;
+	struct tt_buffers shown;    /* which of them others read */
 	struct tt_offer *offer;     /* one a rank */
 	size_t bytes;               /* of memory */
 	int capacity;
 	int *seats, seat, members;  /* the group's ranks, mine among them, how many. NULL: all of the job */
-	int published, next;        /* buffers, -1: none. next: the program writes into it */
+	int next;                   /* the buffer that the program writes into; -1: none */
 	uint64_t number, rounds;
 	struct tt_random random;
 	struct tt_gossip_peer *peers;

@@ -5,7 +5,7 @@
  * comes, out of the cache.
  *
  *      ASK --> MAPPED
- *      ASK --> HEAD --> DATA, piece by piece --> the copy's stamp again; a gift: ADD --> DONE
+ *      ASK --> HEAD --> DATA, piece by piece --> the buffer's stamp again; a gift: ADD --> DONE
  *               ^------------- overtaken ---------------'
  *
  * The first GET of a fetch lands in memory of its peer. So a fetch that is dropped before the peer has answered is free
@@ -89,9 +89,9 @@ static void posted(struct tt_fetch *f, int err)
 		end(f, f->err);
 }
 
-static size_t copy_at(int buffer)
+static size_t stamp_at(int buffer)
 {
-	return offsetof(struct tt_gossip_head, copy) + (size_t)buffer * sizeof(struct tt_gossip_copy);
+	return offsetof(struct tt_gossip_head, stamp) + (size_t)buffer * sizeof(struct tt_stamp);
 }
 
 static size_t my_offer_at(const struct tutti_gossip *g)
@@ -116,16 +116,16 @@ static void checked(struct tt_post *p, int err)
 	struct tt_fetch *f = tt_container_of(p, struct tt_fetch, post);
 
 	f->under_way--;
-	if (err || f->dropped || !memcmp(&f->again, &f->copy, sizeof f->copy))
+	if (err || f->dropped || !memcmp(&f->again, &f->stamp, sizeof f->stamp))
 		end(f, err);
 	else
 		try_again(f);
 }
 
-static void check_copy(struct tt_fetch *f)
+static void check_stamp(struct tt_fetch *f)
 {
 	f->post = (struct tt_post){ .done = checked, .op = { .kind = TT_GET, .local = &f->again,
-		.len = sizeof f->again, .offset = copy_at(f->buffer) } };
+		.len = sizeof f->again, .offset = stamp_at(f->buffer) } };
 	posted(f, tt_window_post(f->g->window, f->rank, &f->post));
 }
 
@@ -206,7 +206,7 @@ static void piece_came(struct tt_post *p, int err)
 	if (f->have == all && f->gift)
 		answer(f, 0);
 	else if (f->have == all)
-		check_copy(f);
+		check_stamp(f);
 }
 
 static void get_data(struct tt_fetch *f)
@@ -226,15 +226,12 @@ static int refuse_model(const struct tt_fetch *f)
 }
 
 /* Reads which model the peer has published. Returns 0; -EAGAIN: the peer publishes just now; -ENODATA: no model yet. */
-static int read_front(struct tt_fetch *f, uint64_t hash, uint64_t published, const struct tt_gossip_copy *copy)
+static int read_front(struct tt_fetch *f, uint64_t hash, uint64_t newest, const struct tt_stamp *last)
 {
 	if (hash != f->g->model.hash)
 		return refuse_model(f);
-	if (!published)
-		return -ENODATA;
-	f->buffer = published % TT_GOSSIP_BUFFERS;
-	f->copy = *copy;
-	return copy->stamp == published / TT_GOSSIP_BUFFERS ? 0 : -EAGAIN;
+	f->stamp = *last;
+	return tt_front_read(newest, last, TT_GOSSIP_BUFFERS, &f->buffer);
 }
 
 /* Reads the peer's offer to this rank. Returns 0; -EAGAIN: the offer changes just now; -EINVAL: this rank refuses the
@@ -243,9 +240,9 @@ static int read_offer(struct tt_fetch *f, const struct tt_offer *o)
 {
 	f->word = o->word;
 	f->weight = o->weight;
-	f->copy.born = o->born;
+	f->stamp.born = o->born;
 	f->buffer = o->word / (TT_OFFER_STATE + 1) % TT_GOSSIP_BUFFERS;
-	f->copy.stamp = o->word / (TT_OFFER_STATE + 1) / TT_GOSSIP_BUFFERS;
+	f->stamp.number = o->word / (TT_OFFER_STATE + 1) / TT_GOSSIP_BUFFERS;
 	if (!o->word || o->word & TT_OFFER_ANSWERED)
 		return -ENODATA;
 	if (o->seal != tt_offer_seal(f->g, o))
@@ -259,7 +256,7 @@ static int read_first(struct tt_fetch *f, const struct tt_gossip_peer *p)
 {
 	if (f->gift)
 		return read_offer(f, &p->offer);
-	return read_front(f, p->front.hash, p->front.published, &p->front.last);
+	return read_front(f, p->front.hash, p->front.newest, &p->front.last);
 }
 
 static void said(struct tt_post *post, int err)
@@ -427,7 +424,7 @@ double tt_fetch_age(const struct tt_fetch *f)
 {
 	uint64_t now = tt_calendar();
 
-	return now > f->copy.born ? (double)(now - f->copy.born) / TT_MS : 0;
+	return now > f->stamp.born ? (double)(now - f->stamp.born) / TT_MS : 0;
 }
 
 bool tt_fetch_is_wanted(struct tt_fetch *f)
@@ -478,10 +475,11 @@ static int read_in_place(struct tt_fetch *f, const char *theirs)
 		uint64_t word = __atomic_load_n(&o->word, __ATOMIC_ACQUIRE);
 		return read_offer(f, &(struct tt_offer){ word, o->weight, o->born, o->seal });
 	}
-	uint64_t published = __atomic_load_n(&h->front.published, __ATOMIC_ACQUIRE);
-	const struct tt_gossip_copy *c = &h->copy[published % TT_GOSSIP_BUFFERS];
-	uint64_t stamp = __atomic_load_n(&c->stamp, __ATOMIC_ACQUIRE);
-	return read_front(f, h->front.hash, published, &(struct tt_gossip_copy){ stamp, c->clock, c->loss, c->born });
+	uint64_t newest = __atomic_load_n(&h->front.newest, __ATOMIC_ACQUIRE);
+	const struct tt_stamp *s = &h->stamp[newest % TT_GOSSIP_BUFFERS];
+	uint64_t number = __atomic_load_n(&s->number, __ATOMIC_ACQUIRE);
+	return read_front(f, h->front.hash, newest,
+	                  &(struct tt_stamp){ number, { s->about[0], s->about[1] }, s->born });
 }
 
 static int look_in_place(struct tt_fetch *f)
@@ -503,7 +501,7 @@ static int look_in_place(struct tt_fetch *f)
 static bool is_whole(const struct tt_fetch *f, const struct tt_gossip_head *h)
 {
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	return __atomic_load_n(&h->copy[f->buffer].stamp, __ATOMIC_RELAXED) == f->copy.stamp;
+	return __atomic_load_n(&h->stamp[f->buffer].number, __ATOMIC_RELAXED) == f->stamp.number;
 }
 
 static int mix_in_place(struct tt_fetch *f, const struct tt_blend *b)
@@ -543,7 +541,7 @@ static void set_factor(const struct tt_fetch *f, double loss, struct tt_blend *b
 	if (f->gift)
 		b->factor = f->weight / (b->total + f->weight);
 	else
-		b->factor = tt_gossip_factor(&g->config, g->info.clock, f->copy.clock, loss, f->copy.loss);
+		b->factor = tt_gossip_factor(&g->config, g->info.clock, tt_gossip_clock(&f->stamp), loss, tt_gossip_loss(&f->stamp));
 }
 
 static int mix_once(struct tt_fetch *f, struct tt_blend *b, double loss)

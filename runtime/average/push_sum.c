@@ -72,10 +72,10 @@ static struct tt_gift *withdraw_late(struct tutti_gossip *g)
 
 static struct tt_gift *new_gift(struct tutti_gossip *g)
 {
-	struct tt_gift *gift = &g->gift[g->published];
+	struct tt_gift *gift = &g->gift[g->shown.newest];
 
 	*gift = (struct tt_gift){ .kept = true, .weight = is_sum(g) ? g->info.weight / 2 : 1,
-		.word = (g->number * TT_GOSSIP_BUFFERS + (uint64_t)g->published) * (TT_OFFER_STATE + 1) };
+		.word = (g->shown.number * TT_GOSSIP_BUFFERS + (uint64_t)g->shown.newest) * (TT_OFFER_STATE + 1) };
 	if (is_sum(g))
 		g->info.weight -= gift->weight;
 	return gift;
@@ -84,7 +84,7 @@ static struct tt_gift *new_gift(struct tutti_gossip *g)
 static void write_offer(struct tt_offer *to, const struct tutti_gossip *g, const struct tt_gift *gift)
 {
 	to->weight = gift->weight;
-	to->born = g->head->copy[gift - g->gift].born;
+	to->born = g->head->stamp[gift - g->gift].born;
 	to->seal = tt_offer_seal(g, &(struct tt_offer){ .word = gift->word, .weight = to->weight, .born = to->born });
 	__atomic_store_n(&to->word, gift->word, __ATOMIC_RELEASE);
 }

@@ -345,7 +345,7 @@ static void fetch_beside_readers(tutti *job)
 	meet(job);
 	CHECK(tutti_gossip_fetch(g, 1, &list, &r) == 0 && r.peer == 1 - tutti_rank(job) && to == r.peer);
 	for (int i = 0; i < g->config.buffers; i++)
-		CHECK(g->head->copy[i].stamp != 0);
+		CHECK(g->head->stamp[i].number != 0);
 	meet(job);
 	tutti_gossip_close(g);
 	meet(job);
