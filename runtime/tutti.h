@@ -66,9 +66,9 @@
  * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank.
  *
  * Closing. The program closes or frees, once each, what a function has opened or given: groups, windows, tables,
- * gradients, elastic averages, centers, gossips, controllers, queues and operations, in any order, before tutti_leave
- * or after it, also from atexit. tutti_leave ends the job pointer, and what tutti_job gave; every other handle keeps a
- * little memory until its own close. Calls with a handle whose job was left return -ESHUTDOWN.
+ * gradients, elastic averages, centers, gossips, publishers, readers, controllers, queues and operations, in any order,
+ * before tutti_leave or after it, also from atexit. tutti_leave ends the job pointer, and what tutti_job gave; other
+ * handles keep a little memory until their own close. Calls with a handle whose job was left return -ESHUTDOWN.
  * Other threads may wait meanwhile. A close ends waits that are no operations on the handle (for a notify, a batch, a
  * request, an answer, a lock; on a group, for ranks that are to open or to split): they return -ESTALE. tutti_leave
  * ends such waits on all handles: they return -ESHUTDOWN. Operations go on, each in its own time. Close and leave
@@ -93,8 +93,8 @@ typedef struct tutti_op {
 	uint64_t opaque[36];
 } tutti_op;                               /* a started operation, in the caller's storage. Zeroed it is idle */
 
-/* BOOL is a byte: 0 is false, all else is true; results are 0 or 1. I8, U8 and BOOL are for collectives, queues and
- * gossip. */
+/* BOOL is a byte: 0 is false, all else is true; results are 0 or 1. I8, U8 and BOOL are for collectives, queues,
+ * gossip and publications. */
 typedef enum tutti_type {
 	TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16, TUTTI_I32, TUTTI_I64, TUTTI_I8, TUTTI_U8, TUTTI_BOOL,
 } tutti_type;
@@ -1398,6 +1398,102 @@ int tutti_gossip_load(tutti_gossip *, const char *path);
 int tutti_gossip_add_peer(tutti_gossip *, const char *name);
 int tutti_gossip_remove_peer(tutti_gossip *, const char *name);
 int tutti_gossip_score(tutti_gossip *, const char *name); /* 10 to 1000; -ENOENT: also one that was removed */
+
+/* ---- publication: versions of a model for many readers ----
+ *
+ * A publisher shows versions of a list of tensors, under a name: the weights of a training job, say, for processes that
+ * infer, evaluate or roll out. Readers take the newest whole version out of the publisher's memory by themselves. They
+ * never see a version in part. The publisher never waits for a reader, and a reader that is slow, stopped or dead
+ * costs the publisher nothing.
+ *
+ * The publisher has 3 to 16 buffers, each as large as the model, and writes into the one whose version is the oldest.
+ * A reader looks afterwards whether what it has read was overwritten meanwhile. A reader that was overtaken three times
+ * holds the next version it reads: the publisher takes other buffers, until the reader has read, is gone, or hold_ms
+ * have passed. With all buffers but the newest held, the publisher writes over the newest.
+ *
+ * Readers are ranks of the publisher's job. So that readers cannot disturb a training job, the publisher's process
+ * joins a second job beside it, as rank 0 of 1 with a `boot` of its own. Readers join that job as new ranks.
+ *
+ * One thread at a time calls publish, begin and commit of a publisher, or fetch of a reader; the other functions may be
+ * called meanwhile. Memory of a GPU is -ENOTSUP.
+ * Source: a sequence lock (Lameter 2005; Boehm, MSPC 2012); holds are hazard pointers (Michael 2004) with an end. */
+typedef struct tutti_publisher tutti_publisher;
+typedef struct tutti_reader tutti_reader;
+typedef struct tutti_weight {
+	const char *name;         /* 1 to 255 bytes */
+	tutti_type type;
+	int dims;                 /* 0 to 8; 0: one element */
+	size_t shape[8];
+	void *data;               /* of a reader's list: NULL */
+	uint64_t reserved[4];
+} tutti_weight;
+typedef struct tutti_publisher_config { /* zeros are the defaults */
+	int buffers;              /* 3 to 16; 0: 3. More of them: readers are overtaken less often */
+	int hold_ms;              /* how long a reader may hold a version, from the time when the publisher first wants
+	                           * its buffer; 0: 5000 */
+	uint64_t generation;      /* readers compare versions within one generation; 0: the time of the opening. A
+	                           * process that publishes under the name after another one has a higher one */
+	uint64_t reserved[6];
+} tutti_publisher_config;
+/* Opens a publication under a name of 1 to 160 bytes, of n tensors. Names, types and shapes are copied, and stay as
+ * they are. data: where publish takes a tensor from; with data NULL in all of them, the program writes versions in
+ * place alone. config NULL: the defaults. Does not block. -EINVAL; -EEXIST: the name is open here; -ENOMEM. */
+int tutti_publisher_open(tutti *, const char *name, const tutti_weight *weights, int n,
+                         const tutti_publisher_config *config, tutti_publisher **publisher);
+/* Readers that fetch afterwards get -ESTALE once, then wait for the name to be open again. NULL is allowed. Blocks as
+ * tutti_window_close does. */
+void tutti_publisher_close(tutti_publisher *);
+/* Copies the tensors into a buffer and shows them as that version, with up to 4096 bytes of meta data. version: above
+ * that of the last call, less than 2^60. Does not block. -EINVAL. */
+int tutti_publisher_publish(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
+/* The same without a copy: the program writes all elements into a buffer, between these calls. to: gets the list of the
+ * tensors, n of them, as they lie in the buffer; they hold an older version, or zeros. Until the commit another begin
+ * gives the same buffer, and publish uses it. Neither blocks. -EINVAL: commit without begin. */
+int tutti_publisher_begin(tutti_publisher *, tutti_tensor *to);
+int tutti_publisher_commit(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
+/* Waits until `readers` readers that are there have taken this version or a newer one: only a program that wants to be
+ * held back by its readers calls it. timeout_ms -1: the group's; 0: only look. -ETIMEDOUT. */
+int tutti_publisher_wait(tutti_publisher *, uint64_t version, int readers, int timeout_ms);
+typedef struct tutti_publisher_info {
+	uint64_t version;         /* the newest; 0: none */
+	uint64_t generation;
+	uint64_t published;       /* how many versions */
+	uint64_t reused;          /* how often all buffers but the newest were held */
+	int readers;              /* that are there now */
+	uint64_t reserved[4];
+} tutti_publisher_info;
+int tutti_publisher_look(tutti_publisher *, tutti_publisher_info *); /* does not block */
+
+/* Opens a reader of the publication that another rank of the group has under this name. Blocks, as a get does, until
+ * that rank has opened it. One reader of a name in a process and job. -ENOENT: the rank did not open it in time;
+ * -EBADMSG: the rank publishes nothing under this name; -EEXIST; -EINVAL: this rank itself. */
+int tutti_reader_open(tutti *, const char *name, int rank, tutti_reader **reader);
+void tutti_reader_close(tutti_reader *); /* NULL is allowed. Blocks as tutti_window_close does */
+int tutti_reader_weights(tutti_reader *); /* returns how many tensors the publication has. Does not block */
+/* Gives name, type and shape of tensor i, from 0 up; data is NULL. The name is valid until the close. Does not
+ * block. */
+int tutti_reader_weight(tutti_reader *, int i, tutti_weight *weight);
+/* Gives the newest version; 0: there is none. One get of 8 bytes, with a get's errors. -ESTALE: as of fetch. */
+int tutti_reader_newest(tutti_reader *, uint64_t *version);
+typedef struct tutti_fetched {
+	uint64_t version, generation;
+	double age_ms;            /* since it was published, by both hosts' clocks */
+	size_t meta_bytes;
+	unsigned overtaken;       /* how often this fetch began anew */
+	char meta[4096];
+	uint64_t reserved[4];
+} tutti_fetched;
+/* Reads the newest version, if it is above newer_than (0: any), or waits for one: it looks every 50 us at first, every
+ * 5 ms later. to: a list of as many tensors as tutti_reader_weights says; those with data NULL are left out, the others
+ * have the publication's types and counts. After an error their elements may be of several versions. timeout_ms: for
+ * a newer version, -1: the group's; 0: only look; for bytes that come it waits as an operation. If the publisher has
+ * opened the name again under another generation, all its versions are newer, and the reader goes on by itself.
+ *   -ETIMEDOUT: there is no newer one. -EAGAIN: overtaken 16 times. -ESTALE: the publisher has closed the name; the
+ * next call waits until it is open again. -ECONNRESET, -ENOTCONN: the publisher went down, or has left; if it comes
+ * back under its rank, and opens the name, a later call succeeds. -EBADMSG: it publishes other tensors now. -EINTR: the
+ * program may call again. */
+int tutti_reader_fetch(tutti_reader *, uint64_t newer_than, const tutti_tensor *to, int timeout_ms,
+                       tutti_fetched *fetched);
 
 /* ---- controller and workers ----
  *

@@ -541,7 +541,8 @@ static void set_factor(const struct tt_fetch *f, double loss, struct tt_blend *b
 	if (f->gift)
 		b->factor = f->weight / (b->total + f->weight);
 	else
-		b->factor = tt_gossip_factor(&g->config, g->info.clock, tt_gossip_clock(&f->stamp), loss, tt_gossip_loss(&f->stamp));
+		b->factor = tt_gossip_factor(&g->config, g->info.clock, tt_gossip_clock(&f->stamp), loss,
+		                             tt_gossip_loss(&f->stamp));
 }
 
 static int mix_once(struct tt_fetch *f, struct tt_blend *b, double loss)

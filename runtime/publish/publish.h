@@ -2,10 +2,10 @@
  *
  *      front { hash, newest, last } | stamp[n] | ... | buffer 0 | buffer 1 | ...
  *
- * A stamp says what a buffer holds: the number of the publication, or 0 while the owner writes into the buffer. A reader
- * gets the front, which repeats the newest stamp, then the buffer, then the buffer's stamp. If the two stamps differ,
- * the bytes may be torn, and the reader drops them. Nobody is asked, and the owner waits for nobody. (A sequence lock:
- * Lameter 2005; Boehm, MSPC 2012.) */
+ * A stamp says what a buffer holds: the number of the publication, or 0 while the owner writes into the buffer. A
+ * reader gets the front, which repeats the newest stamp, then the buffer, then the buffer's stamp. If the two stamps
+ * differ, the bytes may be torn, and the reader drops them. Nobody is asked, and the owner waits for nobody. (A
+ * sequence lock: Lameter 2005; Boehm, MSPC 2012.) */
 #ifndef TT_PUBLISH_H
 #define TT_PUBLISH_H
 #include "base/base.h"

@@ -32,6 +32,7 @@ struct ranks { /* one run */
 	bool near;                   /* verbs: ranks of one host have shared memory, too */
 	bool alone;                  /* verbs: they meet over it, too, for they have no other transport */
 	uint64_t seed;               /* sim's */
+	uint64_t latency_ns, bandwidth; /* sim's; with a latency no memory is mapped. 0: as the seed has it */
 	struct tt_sim_counts *counts; /* what sim says it took; may be NULL */
 	int timeout_ms;              /* 0: the default */
 	int silence_ms;              /* 0: what silence_for() makes of the timeout */
@@ -338,6 +339,8 @@ static inline int run_ranks(struct ranks run)
 			                   .timeout_ms = run.timeout_ms,
 			                   .silence_ms = silence_of(&run),
 			                   .hosts = run.hosts,
+			                   .latency_ns = run.latency_ns,
+			                   .bandwidth = run.bandwidth,
 			                   .counts = run.counts };
 		int err = tt_sim_run(&c);
 		if (err)

@@ -40,6 +40,9 @@ static void refuse_configs(tutti *job)
 	float x[2] = { 0 };
 	const tutti_tensor model = { x, 2, TUTTI_F32 };
 	tutti_center *center;
+	tutti_publisher_config p = { .buffers = 3 };
+	tutti_weight weight = { .name = "x", .dims = 1, .shape = { 2 }, .data = x };
+	tutti_publisher *publisher;
 	tutti_gossip *gossip;
 	tutti_table *table;
 	tutti *other;
@@ -54,6 +57,8 @@ static void refuse_configs(tutti *job)
 	REFUSES(c.consistency.reserved, "tutti_consistency", tutti_center_open(job, "c", &model, 1, &c, &center));
 	REFUSES(g.reserved, "tutti_gossip_config", tutti_gossip_open(job, "g", &model, 1, &g, &gossip));
 	REFUSES(g.reserved, "tutti_gossip_config", tutti_gossip_configure(job, &g));
+	REFUSES(p.reserved, "tutti_publisher_config", tutti_publisher_open(job, "p", &weight, 1, &p, &publisher));
+	REFUSES(weight.reserved, "tutti_weight", tutti_publisher_open(job, "p", &weight, 1, &p, &publisher));
 }
 
 static void refuse_options(tutti *job)

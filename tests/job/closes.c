@@ -8,7 +8,10 @@
 
 /* ---- one of each ---- */
 
-enum kind { WINDOW, TABLE, GOSSIP, CENTER, CONTROLLER, QUEUE, SIX, GRADIENTS = SIX, EA, GROUP, OP, KINDS };
+enum kind {
+	WINDOW, TABLE, GOSSIP, CENTER, CONTROLLER, QUEUE, SIX,
+	GRADIENTS = SIX, EA, GROUP, OP, PUBLISHER, READER, KINDS
+};
 
 enum { COUNT = 64, ORDERS = 720 };
 
@@ -24,6 +27,8 @@ struct things {
 	tutti_gradients *gradients;
 	tutti_ea *ea;
 	tutti_op *op;
+	tutti_publisher *publisher;
+	tutti_reader *reader;
 };
 
 static tutti_tensor tensor(struct things *t, int i) { return (tutti_tensor){ t->x[i], COUNT, TUTTI_F32 }; }
@@ -33,12 +38,14 @@ static void open_all(struct things *t, tutti *job)
 	tutti_gossip_config gossip = tutti_gossip_defaults();
 	tutti_center_config center = tutti_center_asgd(1);
 	tutti_table_config table = tutti_table_f32(COUNT, tutti_accumulate());
+	tutti_weight weight = { .name = "x", .dims = 1, .shape = { COUNT }, .data = t->x[7] };
 	tutti_tensor list[8];
 
 	for (int i = 0; i < 8; i++)
 		list[i] = tensor(t, i);
 	gossip.timeout_ms = 200;
 	t->job = job;
+	CHECK(!tutti_publisher_open(job, tutti_rank(job) ? "p1" : "p0", &weight, 1, NULL, &t->publisher));
 	CHECK(!tutti_group_split(job, 0, 0, &t->group) && !tutti_op_new(&t->op));
 	CHECK(!tutti_window_open(job, "w", t->x[0], sizeof t->x[0], &t->window));
 	CHECK(!tutti_table_open(t->group, "t", &table, &t->table));
@@ -64,12 +71,20 @@ static void use_all(struct things *t)
 	CHECK(rank || !tutti_queue_send(t->queue, &batch, 1, 5000));
 	CHECK(!tutti_gradients_average(t->gradients, NULL));
 	CHECK(tutti_ea_step(t->ea, NULL) == 0 && tutti_ea_step(t->ea, NULL) == 1);
+	CHECK(!tutti_publisher_publish(t->publisher, 1, NULL, 0));
+	CHECK(!tutti_reader_open(t->job, rank ? "p0" : "p1", other, &t->reader));
+	tutti_tensor to = tensor(t, 5);
+	tutti_fetched fetched;
+	CHECK(!tutti_reader_fetch(t->reader, 0, &to, 5000, &fetched));
+	CHECK(!tutti_barrier(t->job, NULL)); /* both have read before one closes */
 	CHECK(!tutti_barrier(t->group, t->op));
 }
 
 /* Of a handle whose job was left. */
 static int call(struct things *t, enum kind kind)
 {
+	uint64_t version;
+
 	switch (kind) {
 	case WINDOW: return tutti_put(t->window, 0, 0, t->x[6], 8, NULL);
 	case TABLE: return tutti_table_pull(t->table, t->x[6], NULL);
@@ -80,6 +95,8 @@ static int call(struct things *t, enum kind kind)
 	case GRADIENTS: return tutti_gradients_average(t->gradients, NULL);
 	case EA: return tutti_ea_synchronize(t->ea);
 	case GROUP: return tutti_barrier(t->group, NULL);
+	case PUBLISHER: return tutti_publisher_publish(t->publisher, 2, NULL, 0);
+	case READER: return tutti_reader_newest(t->reader, &version);
 	default: return tutti_wait(t->op, -1) == -EINVAL ? -ESHUTDOWN : 0;
 	}
 }
@@ -88,7 +105,8 @@ static int more_calls(struct things *t, enum kind kind)
 {
 	tutti_table_info table;
 	tutti_gossip_info gossip;
-	tutti_tensor list[1];
+	tutti_tensor list[1] = { { t->x[5], COUNT, TUTTI_F32 } };
+	tutti_fetched fetched;
 
 	switch (kind) {
 	case WINDOW: return tutti_wait_notify(t->window, -1, 3, 9, -1);
@@ -99,6 +117,8 @@ static int more_calls(struct things *t, enum kind kind)
 	case GRADIENTS: return tutti_gradients_ready(t->gradients, 0);
 	case EA: return tutti_ea_center(t->ea, list);
 	case GROUP: return tutti_group_member(t->group, 0);
+	case PUBLISHER: return tutti_publisher_wait(t->publisher, 9, 1, -1);
+	case READER: return tutti_reader_fetch(t->reader, 9, list, -1, &fetched);
 	default: return -ESHUTDOWN;
 	}
 }
@@ -115,6 +135,8 @@ static void close_one(struct things *t, enum kind kind)
 	case GRADIENTS: tutti_gradients_close(t->gradients); break;
 	case EA: tutti_ea_close(t->ea); break;
 	case GROUP: tutti_group_free(t->group); break;
+	case PUBLISHER: tutti_publisher_close(t->publisher); break;
+	case READER: tutti_reader_close(t->reader); break;
 	default: tutti_op_free(t->op);
 	}
 }

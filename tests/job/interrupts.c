@@ -34,6 +34,8 @@ struct walk {
 	tutti_gossip *gossip;
 	tutti_controller *controller;
 	tutti_queue *queue;
+	tutti_publisher *publisher;
+	tutti_reader *reader;
 	int pipe[2];
 	float in[2 * LARGE], out[2 * LARGE];
 	uint64_t rows[ROWS];
@@ -552,6 +554,64 @@ static int fetch(struct walk *w)
 	return tutti_gossip_fetch(w->gossip, 1, &t, &r);
 }
 
+/* publications: the reader's rank walks, or the publisher's */
+
+static void publisher_open(struct walk *w)
+{
+	tutti_weight weight = { .name = "x", .dims = 1, .shape = { COUNT }, .data = w->in };
+	OK(tutti_publisher_open(w->group, "weights", &weight, 1, NULL, &w->publisher) == 0);
+	OK(tutti_publisher_publish(w->publisher, 1, NULL, 0) == 0);
+}
+static int reader_open(struct walk *w) { return tutti_reader_open(w->group, "weights", 1, &w->reader); }
+static void publish_too(struct walk *w, int (*call)(struct walk *))
+{
+	if (!walks(w))
+		publisher_open(w);
+	call_on_walker(w, call);
+}
+static void open_reader(struct walk *w) { publish_too(w, reader_open); }
+static int newest(struct walk *w)
+{
+	uint64_t version;
+	return tutti_reader_newest(w->reader, &version);
+}
+static int fetch_newer(struct walk *w)
+{
+	tutti_tensor t = { w->out, COUNT, TUTTI_F32 };
+	tutti_fetched fetched;
+	return tutti_reader_fetch(w->reader, 1, &t, -1, &fetched);
+}
+static void publish_more(struct walk *w, int (*call)(struct walk *))
+{
+	if (!walks(w))
+		OK(tutti_publisher_publish(w->publisher, 2, NULL, 0) == 0);
+	call_on_walker(w, call);
+}
+static void open_publisher(struct walk *w)
+{
+	if (walks(w))
+		publisher_open(w);
+}
+static int await_reader(struct walk *w) { return tutti_publisher_wait(w->publisher, 1, 1, -1); }
+static void read_too(struct walk *w, int (*call)(struct walk *))
+{
+	tutti_tensor t = { w->out, COUNT, TUTTI_F32 };
+	tutti_fetched fetched;
+	if (!walks(w)) {
+		OK(tutti_reader_open(w->group, "weights", 0, &w->reader) == 0);
+		OK(tutti_reader_fetch(w->reader, 0, &t, -1, &fetched) == 0);
+	}
+	call_on_walker(w, call);
+}
+static void close_publication(struct walk *w)
+{
+	meet(w);
+	tutti_reader_close(w->reader);
+	tutti_publisher_close(w->publisher);
+	w->reader = NULL;
+	w->publisher = NULL;
+}
+
 /* controllers and queues */
 
 static int echo(const tutti_request *r, void *answer, size_t room, void *arg)
@@ -755,6 +815,11 @@ static const struct wait waits[] = {
 	{ "tutti_center_set", open_center, center_set, call_on_both, close_center, 1, BOTH },
 	{ "tutti_gossip_mix", open_gossip, mix, open_gossip_too, close_gossip, 0, BOTH },
 	{ "tutti_gossip_fetch", open_gossip, fetch, open_gossip_too, close_gossip, 0, BOTH },
+
+	{ "tutti_reader_open", nothing, reader_open, publish_too, close_publication, 0, BOTH },
+	{ "tutti_reader_newest", open_reader, newest, call_on_walker, close_publication, 0, STOPPED | LENT | PASSES },
+	{ "tutti_reader_fetch", open_reader, fetch_newer, publish_more, close_publication, 0, BOTH | LENT },
+	{ "tutti_publisher_wait", open_publisher, await_reader, read_too, close_publication, 0, BOTH },
 
 	{ "tutti_controller_ask", open_worker, ask, serve_it, close_controller, 0, BOTH },
 	{ "tutti_controller_first", open_worker, first, serve_it, close_controller, 0, BOTH },

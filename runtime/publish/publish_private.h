@@ -1,0 +1,68 @@
+/* publish_private.h - what publisher and readers share
+ *
+ * A publisher has a window "publication NAME":
+ *
+ *      head { front, generation, ... , stamp[16] } | place[rank] | list of tensors | meta[buffer] | buffer 0 | ...
+ *
+ * Numbers in front and stamps are the program's versions. Head and list stay as they are while the window is open.
+ *
+ * A reader whose fetches were overtaken takes a hold: the reader writes the number and the buffer into its place, then
+ * reads the buffer's stamp. The publisher writes the stamp, then reads the places. Each has a full fence between its
+ * write and its read, so at least one of them sees the other: the reader sees that it is overtaken, or the publisher
+ * sees the hold and takes another buffer. (Dekker; Peterson 1981.) */
+#ifndef TT_PUBLISH_PRIVATE_H
+#define TT_PUBLISH_PRIVATE_H
+#include "base/model.h"
+#include "operation/operation.h"
+#include "publish/publish.h"
+#include "window/window.h"
+
+enum {
+	TT_PUBLISH_MOST = 16,       /* buffers */
+	TT_PUBLISH_META = 4096,     /* bytes of meta data of a version */
+	TT_PUBLISH_NAME = 160,
+	TT_PUBLISH_LIST = 64 << 20, /* bytes of a list of tensors, at most */
+	TT_PUBLISH_PLACES = 1 << 20,
+};
+#define TT_PUBLISH_VERSIONS (UINT64_C(1) << 60) /* a version is less */
+
+struct tt_publish_head {
+	struct tt_front front;      /* its hash is a random number of this opening */
+	uint64_t what;              /* TT_PUBLISH_WHAT */
+	uint64_t generation;
+	uint64_t places, list_bytes, buffers, bytes; /* bytes: of a buffer */
+	uint64_t list_hash;
+	uint64_t reserved;
+	struct tt_stamp stamp[TT_PUBLISH_MOST]; /* about[0]: bytes of meta data */
+};
+_Static_assert(sizeof(struct tt_publish_head) == 640, "docs/wire.md");
+#define TT_PUBLISH_WHAT UINT64_C(0x316275706c707474)
+
+struct tt_reader_place { /* of a reader. The reader writes it */
+	uint64_t hold;              /* as front.newest: that buffer shall keep that number; 0: none */
+	uint64_t taken;             /* the version of the last fetch */
+	uint64_t reader;            /* the reader's epoch; 0: there is no reader */
+	uint64_t reserved;
+};
+
+struct tt_publish_layout { /* where the parts begin in the window, in bytes */
+	size_t places, list, meta, buffers, stride, all;
+};
+struct tt_publish_layout tt_publish_layout(const struct tt_publish_head *);
+
+/* ---- list.c: the list of tensors ---- */
+
+/* Checks the list, and gives it as bytes, malloc'd. -EINVAL, -ENOMEM. */
+int tt_publish_pack(const tutti_weight *, int n, uint8_t **bytes, size_t *len);
+/* Makes the list of such bytes, malloc'd in one piece. -EPROTO: the bytes make no sense. */
+int tt_publish_unpack(const uint8_t *bytes, size_t len, tutti_weight **list, int *n);
+/* The model of a list; where no tensor has memory, a model that must not be stored or loaded, and *held is true. */
+int tt_publish_model(const tutti_weight *, int n, struct tt_model *, bool *held);
+
+/* ---- publisher.c ---- */
+
+/* Waits up to *ns nanoseconds, longer the next time. 0; -EINTR, -ESTALE, -ESHUTDOWN: the call ends. */
+int tt_publish_pause(struct tt_job *, struct tt_users *, uint64_t *ns, uint64_t deadline);
+uint64_t tt_publish_deadline(uint64_t timeout, int timeout_ms); /* -1: timeout, in nanoseconds */
+enum { TT_PUBLISH_PAUSE = 50000 }; /* the first pause, in nanoseconds */
+#endif

@@ -1,0 +1,497 @@
+/* reader.c - reads the newest version that another rank has published
+ *
+ *      LOOK front --> COPY the buffer --> LOOK the buffer's stamp: the same? whole
+ *        ^-------------- overtaken ----------------' three times: a hold on the next version that is looked at
+ */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "publish/publish_private.h"
+#include "transport/copy.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+	HOPEFUL = 3,       /* tries without a hold */
+	TRIES = 16,
+	PIECE = 1 << 20,   /* bytes of a GET ... */
+	DEPTH = 8,         /* ... and how many are under way */
+	IN_PLACE = 256 << 10, /* bytes that are copied at once out of mapped memory: the lock is held for so long */
+};
+
+struct tutti_reader {
+	struct tt_handle handle;
+	struct tt_job *job;
+	tutti_window *window;
+	char *name;
+	int rank, member;           /* the publisher: in the group; in the job */
+	uint64_t timeout;
+	struct tt_publish_head head; /* of the opening that the reader knows; zeros: none. Without stamps */
+	struct tt_publish_layout at;
+	uint8_t *bytes;             /* the list as it came; all openings must have the same */
+	tutti_weight *list;
+	int n;
+	struct tt_model model;      /* without memory */
+	uint64_t generation;        /* of the last fetch: versions are compared within it */
+	char meta[TT_PUBLISH_META];
+	struct tt_copier copier;
+	tutti_op op[DEPTH];
+};
+
+/* ---- small things of the publisher's window ---- */
+
+static int get(tutti_reader *r, size_t at, void *to, size_t bytes)
+{
+	return tt_window_get(r->window, "fetch", r->rank, at, to, bytes, NULL);
+}
+
+static int put_word(tutti_reader *r, size_t inside, uint64_t word)
+{
+	size_t at = r->at.places + (size_t)r->job->rank * sizeof(struct tt_reader_place) + inside;
+
+	return tutti_put(r->window, r->rank, at, &word, sizeof word, NULL);
+}
+
+static size_t stamp_at(int buffer)
+{
+	return offsetof(struct tt_publish_head, stamp) + (size_t)buffer * sizeof(struct tt_stamp);
+}
+
+/* The publisher has closed its window: the next use asks for the next one. */
+static int lose(tutti_reader *r, int err)
+{
+	if (err != -ESTALE)
+		return err;
+	tt_lock(r->job);
+	tt_window_again(r->window, r->member);
+	tt_unlock(r->job);
+	return r->handle.users.err ? err : tt_fail(err, "fetch: rank %d has closed the publication \"%s\": the next "
+	                                           "call waits until it is open again", r->rank, r->name);
+}
+
+/* ---- what the publisher says of itself ---- */
+
+static int refuse(const tutti_reader *r, const char *why)
+{
+	return tt_fail(-EBADMSG, "reader \"%s\": rank %d %s", r->name, r->rank, why);
+}
+
+static int check_head(const tutti_reader *r, const struct tt_publish_head *h)
+{
+	if (h->what != TT_PUBLISH_WHAT)
+		return refuse(r, "publishes nothing under this name");
+	if (h->places > TT_PUBLISH_PLACES || h->places <= (uint64_t)r->job->rank || h->list_bytes > TT_PUBLISH_LIST ||
+	    h->list_bytes < 4 || h->buffers < 3 || h->buffers > TT_PUBLISH_MOST || h->bytes > SIZE_MAX / 64)
+		return refuse(r, "says things about its publication that make no sense");
+	return 0;
+}
+
+static int take_list(tutti_reader *r, const struct tt_publish_head *h, uint8_t *bytes)
+{
+	bool held;
+	int err;
+
+	if (tt_hash64(TT_HASH64, bytes, h->list_bytes) != h->list_hash)
+		return refuse(r, "gave a list of tensors that is damaged");
+	if (r->bytes && (r->head.list_bytes != h->list_bytes || memcmp(r->bytes, bytes, h->list_bytes)))
+		return refuse(r, "publishes other tensors now: close the reader and open it again");
+	if (!r->bytes && ((err = tt_publish_unpack(bytes, h->list_bytes, &r->list, &r->n)) ||
+	                  (err = tt_publish_model(r->list, r->n, &r->model, &held))))
+		return err;
+	return r->model.bytes == h->bytes ? 0 : refuse(r, "gave a list of tensors that does not fit its buffers");
+}
+
+/* The first contact with an opening: its head, its list, and this rank's place there. */
+static int meet(tutti_reader *r)
+{
+	struct tt_publish_head h;
+	int err = get(r, 0, &h, offsetof(struct tt_publish_head, stamp));
+
+	if (err == -ERANGE)
+		return refuse(r, "publishes nothing under this name");
+	if (err || (err = check_head(r, &h)))
+		return err;
+	struct tt_publish_layout at = tt_publish_layout(&h);
+	uint8_t *bytes = malloc(h.list_bytes);
+	if (!bytes)
+		return tt_fail(-ENOMEM, "reader \"%s\": no memory for a list of tensors", r->name);
+	if ((err = get(r, at.list, bytes, h.list_bytes)) || (err = take_list(r, &h, bytes))) {
+		free(bytes);
+		return err;
+	}
+	free(r->bytes);
+	r->bytes = bytes;
+	r->head = h;
+	r->at = at;
+	if ((err = put_word(r, offsetof(struct tt_reader_place, hold), 0)) ||
+	    (err = put_word(r, offsetof(struct tt_reader_place, taken), 0)))
+		return err;
+	return put_word(r, offsetof(struct tt_reader_place, reader), tt_member(r->job, r->job->rank)->epoch);
+}
+
+/* What is newest? Returns 0, with its stamp and buffer; -EAGAIN: it changes just now; -ENODATA: nothing yet. */
+static int look(tutti_reader *r, struct tt_stamp *stamp, int *buffer)
+{
+	struct tt_front f;
+	int err = get(r, 0, &f, sizeof f);
+
+	if (!err && f.hash != r->head.front.hash) {
+		r->head.front.hash = 0; /* if this fails, the next look tries again */
+		if (!(err = meet(r)))
+			err = get(r, 0, &f, sizeof f);
+	}
+	if (err)
+		return err;
+	*stamp = f.last;
+	return f.hash == r->head.front.hash ? tt_front_read(f.newest, &f.last, TT_PUBLISH_MOST, buffer) : -EAGAIN;
+}
+
+/* ---- opening and closing ---- */
+
+static void release_reader(struct tt_handle *h)
+{
+	tutti_reader *r = tt_container_of(h, tutti_reader, handle);
+
+	tutti_window_close(r->window);
+	tt_model_close(&r->model);
+	free(r->list);
+	free(r->bytes);
+	free(r->name);
+	free(r);
+}
+
+static int open_reader(tutti *at, const char *name, int rank, tutti_reader **out)
+{
+	static const struct tt_handle_kind kind = { .release = release_reader, .noun = "reader" };
+	char full[TT_PUBLISH_NAME + 32];
+	tutti_reader *r = calloc(1, sizeof *r);
+	int err = 0;
+
+	if (!r || !(r->name = strdup(name))) {
+		free(r);
+		return tt_fail(-ENOMEM, "no memory for a reader");
+	}
+	r->job = at->job;
+	r->rank = rank;
+	r->timeout = tt_group_timeout(at);
+	snprintf(full, sizeof full, "publication %s", name);
+	r->member = tutti_group_member(at, rank);
+	if (r->member < 0)
+		err = r->member;
+	else if (r->member == r->job->rank)
+		err = tt_fail(-EINVAL, "reader \"%s\": rank %d of the group is this rank: a rank that has joined late "
+		              "names the publisher with tutti_job", name, rank);
+	if (err || (err = tutti_window_open(at, full, NULL, 0, &r->window)) || (err = lose(r, meet(r)))) {
+		release_reader(&r->handle);
+		return err;
+	}
+	r->generation = r->head.generation;
+	tt_lock(r->job);
+	tt_handle_hold(&r->handle, r->job, &kind);
+	tt_unlock(r->job);
+	*out = r;
+	return 0;
+}
+
+int tutti_reader_open(tutti *at, const char *name, int rank, tutti_reader **out)
+{
+	struct tt_job *job = tt_job_of(at);
+	struct tt_users *outer;
+	int err = tt_usable(job);
+
+	if (err || (err = tt_given(out, "tutti_reader_open: reader")))
+		return err;
+	if (!name || !*name || strlen(name) > TT_PUBLISH_NAME)
+		return tt_fail(-EINVAL, "a publication's name has 1 to %d bytes", TT_PUBLISH_NAME);
+	if ((err = tt_opening_enter(job, &at->handle.users, &outer)))
+		return err;
+	err = open_reader(at, name, rank, out);
+	tt_opening_exit(job, &at->handle.users, outer);
+	return err;
+}
+
+/* The publisher counts its readers. A publisher that does not take the word counts one too many. */
+static void say_goodbye(tutti_reader *r)
+{
+	static const uint64_t none[3];
+	size_t at = r->at.places + (size_t)r->job->rank * sizeof(struct tt_reader_place);
+
+	if (!tutti_put(r->window, r->rank, at, none, sizeof none, &r->op[0]))
+		tutti_cancel(&r->op[0]);
+}
+
+void tutti_reader_close(tutti_reader *r)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!r || !tt_handle_close(&r->handle))
+		return;
+	tt_unlock(r->job);
+	say_goodbye(r);
+	tutti_window_close(r->window);
+	r->window = NULL;
+	tt_handle_free(&r->handle);
+	tt_remember(last.text);
+}
+
+/* A call begins. Neither close nor leave frees anything before it has ended. */
+static int enter(tutti_reader *r) { return r ? tt_users_enter(r->job, &r->handle.users) : tt_refuse_job(NULL); }
+static void leave(tutti_reader *r) { tt_users_exit(r->job, &r->handle.users); }
+
+int tutti_reader_weight(tutti_reader *r, int i, tutti_weight *weight)
+{
+	int err = tt_given(weight, "tutti_reader_weight: weight");
+
+	if (err || (err = enter(r)))
+		return err;
+	if (i < 0 || i >= r->n)
+		err = tt_fail(-EINVAL, "reader \"%s\": tensor %d must be from 0 to %d", r->name, i, r->n - 1);
+	else
+		*weight = r->list[i];
+	leave(r);
+	return err;
+}
+
+int tutti_reader_weights(tutti_reader *r)
+{
+	int err = enter(r), n;
+
+	if (err)
+		return err;
+	n = r->n;
+	leave(r);
+	return n;
+}
+
+int tutti_reader_newest(tutti_reader *r, uint64_t *version)
+{
+	int err = tt_given(version, "tutti_reader_newest: version");
+	uint64_t word;
+
+	if (err || (err = enter(r)))
+		return err;
+	if (!(err = get(r, offsetof(struct tt_front, newest), &word, sizeof word)))
+		*version = word / TT_PUBLISH_MOST;
+	err = lose(r, err);
+	leave(r);
+	return err;
+}
+
+/* ---- the bytes ---- */
+
+struct fetch {
+	tutti_reader *r;
+	const tutti_tensor *to;
+	struct tt_stamp stamp;
+	int buffer;
+	bool mapped;
+	unsigned begun, ended;      /* GETs; those between are under way */
+};
+
+static int read_stamp(const struct fetch *f)
+{
+	struct tt_stamp now;
+	int err = get(f->r, stamp_at(f->buffer), &now, sizeof now);
+
+	return err ? err : memcmp(&now, &f->stamp, sizeof now) ? -EAGAIN : 0;
+}
+
+/* One piece of memory that is mapped here. -EAGAIN: overtaken; -ENOTSUP: it is not mapped. */
+static int copy_piece(struct fetch *f, size_t at, char *to, size_t bytes)
+{
+	tutti_reader *r = f->r;
+	int err = -ENOTSUP;
+	char *theirs;
+
+	tt_lock(r->job);
+	if ((theirs = tt_window_hold(r->window, r->member))) {
+		if (at + bytes <= tt_window_bytes(r->window, r->member)) {
+			const uint64_t *number = (const uint64_t *)(void *)(theirs + stamp_at(f->buffer));
+			tt_copy(&r->copier, to, theirs + at, bytes);
+			__atomic_thread_fence(__ATOMIC_ACQUIRE);
+			err = __atomic_load_n(number, __ATOMIC_RELAXED) == f->stamp.number ? 0 : -EAGAIN;
+		}
+		tt_window_let_go(r->window, r->member);
+	}
+	tt_unlock(r->job);
+	return err;
+}
+
+static int end_oldest(struct fetch *f, bool give_up)
+{
+	tutti_op *op = &f->r->op[f->ended % DEPTH];
+	int err = give_up ? tutti_cancel(op) : tutti_wait(op, -1);
+
+	f->ended += give_up || err != -EINTR; /* it runs on */
+	return err;
+}
+
+static int get_piece(struct fetch *f, size_t at, char *to, size_t bytes)
+{
+	tutti_reader *r = f->r;
+	int err = f->begun - f->ended == DEPTH ? end_oldest(f, false) : 0;
+
+	if (!err && !(err = tt_window_get(r->window, "fetch", r->rank, at, to, bytes, &r->op[f->begun % DEPTH])))
+		f->begun++;
+	return err;
+}
+
+/* Another thread closes the reader, or leaves the job. */
+static int ends(tutti_reader *r) { return r->handle.users.err ? tt_users_enter(r->job, &r->handle.users) : 0; }
+
+static int bring(struct fetch *f, size_t at, char *to, size_t bytes)
+{
+	int err = ends(f->r);
+
+	for (size_t done = 0, n; done < bytes && !err; done += n) {
+		n = tt_min(bytes - done, f->mapped ? IN_PLACE : PIECE);
+		if (!f->mapped) {
+			err = get_piece(f, at + done, to + done, n);
+		} else if ((err = copy_piece(f, at + done, to + done, n)) == -ENOTSUP) {
+			f->mapped = false;
+			n = 0;
+			err = 0;
+		}
+		err = err ? err : ends(f->r);
+	}
+	return err;
+}
+
+static int bring_all(struct fetch *f)
+{
+	tutti_reader *r = f->r;
+	size_t buffer = r->at.buffers + (size_t)f->buffer * r->at.stride;
+	size_t meta = r->at.meta + (size_t)f->buffer * TT_PUBLISH_META;
+	int err = bring(f, meta, r->meta, tt_min(f->stamp.about[0], TT_PUBLISH_META));
+
+	for (int i = 0; !err && i < r->n; i++)
+		if (f->to[i].data)
+			err = bring(f, buffer + r->model.at[i], f->to[i].data,
+			            f->to[i].count * tt_type_size(f->to[i].type));
+	return err;
+}
+
+/* 0: the version is here, and whole. -EAGAIN: overtaken. */
+static int copy_version(struct fetch *f)
+{
+	int err, late;
+
+	tt_lock(f->r->job);
+	f->mapped = tt_window_is_mapped(f->r->window, f->r->member);
+	tt_unlock(f->r->job);
+	f->begun = f->ended = 0;
+	err = bring_all(f);
+	while (!err && f->ended < f->begun)
+		err = end_oldest(f, false);
+	struct tt_sentence first = tt_last_sentence();
+	while (f->ended < f->begun)
+		if ((late = end_oldest(f, true)) && !err)
+			err = late;
+	if (err)
+		tt_remember(first.text);
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return err ? err : read_stamp(f);
+}
+
+/* publish_private.h says why the fence is there. Over a connection, the GET sees the PUT that has ended. */
+static int take_hold(struct fetch *f)
+{
+	uint64_t word = f->stamp.number * TT_PUBLISH_MOST + (uint64_t)f->buffer;
+	int err = put_word(f->r, offsetof(struct tt_reader_place, hold), word);
+
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return err ? err : read_stamp(f);
+}
+
+/* ---- fetching ---- */
+
+/* Waits for a version that is whole and newer. */
+static int find_version(struct fetch *f, uint64_t newer_than, int timeout_ms, uint64_t deadline)
+{
+	tutti_reader *r = f->r;
+	uint64_t pause = TT_PUBLISH_PAUSE;
+	int err;
+
+	for (;;) {
+		err = look(r, &f->stamp, &f->buffer);
+		if (!err && (f->stamp.number > newer_than || r->generation != r->head.generation))
+			return 0;
+		if (err && err != -EAGAIN && err != -ENODATA)
+			return err;
+		if (tt_now() >= deadline)
+			return tt_fail(-ETIMEDOUT, "fetch: rank %d has published no version newer than %llu of \"%s\" "
+			               "within %d ms", r->rank, (unsigned long long)newer_than, r->name, timeout_ms);
+		if ((err = tt_publish_pause(r->job, &r->handle.users, &pause, deadline)))
+			return err;
+	}
+}
+
+static int check_list(const tutti_reader *r, const tutti_tensor *to)
+{
+	for (int i = 0; i < r->n; i++) {
+		const tutti_tensor *theirs = &r->model.tensors[i];
+		if (to[i].data && (to[i].count != theirs->count || to[i].type != theirs->type))
+			return tt_fail(-EINVAL, "fetch: tensor \"%s\" has %zu elements here%s, and %zu at rank %d",
+			               r->list[i].name, to[i].count,
+			               to[i].type != theirs->type ? " of another type" : "", theirs->count, r->rank);
+	}
+	return tt_tensors_host_only("fetch", to, r->n);
+}
+
+static double age_of(uint64_t born)
+{
+	uint64_t now = tt_calendar();
+
+	return now > born ? (double)(now - born) / TT_MS : 0;
+}
+
+/* Errors are not the fetch's: the version is here. */
+static void tell_taken(const struct fetch *f, bool held)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	put_word(f->r, offsetof(struct tt_reader_place, taken), f->stamp.number);
+	if (held)
+		put_word(f->r, offsetof(struct tt_reader_place, hold), 0);
+	tt_remember(last.text);
+}
+
+static int fetch(tutti_reader *r, uint64_t newer_than, const tutti_tensor *to, int timeout_ms, tutti_fetched *got)
+{
+	struct fetch f = { .r = r, .to = to };
+	uint64_t deadline = tt_publish_deadline(r->timeout, timeout_ms);
+	unsigned overtaken = 0;
+	int err = check_list(r, to);
+
+	if (err)
+		return err;
+	do {
+		err = find_version(&f, newer_than, timeout_ms, deadline);
+		if (!err && overtaken >= HOPEFUL)
+			err = take_hold(&f);
+		if (!err)
+			err = copy_version(&f);
+	} while (err == -EAGAIN && ++overtaken < TRIES);
+	if (err == -EAGAIN)
+		return tt_fail(err, "fetch: rank %d has published faster than this rank could read, %u times: give the "
+		               "publisher more buffers", r->rank, overtaken);
+	if (err)
+		return lose(r, err);
+	tell_taken(&f, overtaken >= HOPEFUL);
+	r->generation = r->head.generation;
+	*got = (tutti_fetched){ .version = f.stamp.number, .generation = r->generation, .age_ms = age_of(f.stamp.born),
+		.meta_bytes = tt_min(f.stamp.about[0], TT_PUBLISH_META), .overtaken = overtaken };
+	memcpy(got->meta, r->meta, got->meta_bytes);
+	return 0;
+}
+
+int tutti_reader_fetch(tutti_reader *r, uint64_t newer_than, const tutti_tensor *to, int timeout_ms,
+                       tutti_fetched *fetched)
+{
+	int err = tt_given(to, "tutti_reader_fetch: to");
+
+	if (err || (err = tt_given(fetched, "tutti_reader_fetch: fetched")) || (err = enter(r)))
+		return err;
+	err = fetch(r, newer_than, to, timeout_ms, fetched);
+	leave(r);
+	return err;
+}
