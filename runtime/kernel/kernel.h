@@ -40,6 +40,19 @@ void tt_to_f32(void *to, const void *from, size_t count, tutti_type);
 void tt_from_f32(void *to, const void *from, size_t count, tutti_type);
 const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL: none */
 
+/* ---- rows: no processor predicts which one comes next ---- */
+
+enum { TT_ROWS_AHEAD = 8, TT_LOOK_BYTES = 1024 }; /* to prefetch: rows, and bytes of each */
+
+static inline void tt_look_at(const char *row, size_t bytes, bool to_write)
+{
+	for (size_t at = 0; at < bytes && at < TT_LOOK_BYTES; at += TT_CACHE_LINE)
+		if (to_write)
+			__builtin_prefetch(row + at, 1);
+		else
+			__builtin_prefetch(row + at);
+}
+
 /* ---- feedback.c ---- */
 
 /* to = bf16(g + rest), then rest = g + rest - to; where that is no number, rest is 0. They do not overlap. g: f32 at
@@ -58,6 +71,7 @@ double tt_square_distance(const void *a, const void *b, size_t count, tutti_type
  *
  *   tt_updater_begin(u, worker, options, &push)       checks the options, counts t
  *   tt_updater_apply(&push, first, count, &piece)     for each range, while it is in the cache
+ *   tt_updater_apply_rows(&push, &rows)               for ranges of many rows at once
  *
  * Any thread may call apply, on ranges that do not overlap; apply cannot fail. All other functions need the server's
  * lock. A push under way stays valid after a join, and after a resize followed by tt_updater_follow. State is planar:
@@ -88,6 +102,12 @@ struct tt_piece { /* a range: all pointers are at element `first`; any alignment
 	const void *w, *d; /* values and deltas; to is w or apart from it, and d is apart from both */
 	void *out;         /* what the rule gives back to the worker: d itself, or apart from all; NULL: not wanted */
 };
+struct tt_rows_piece { /* the same range of each of several rows, which are changed in place */
+	void *w;                /* the values of the shard, at its first element; any alignment */
+	const void *d;          /* deltas, row after row; apart from w, any alignment */
+	const uint64_t *places; /* the numbers of the rows in the shard. A row that comes twice changes twice */
+	size_t n, row, at, count; /* n rows of `row` elements each. The range: elements at .. at + count of a row */
+};
 struct tt_state {
 	const char *name; /* "m", say; part of the file format */
 	int worker;       /* -1: shared by all workers */
@@ -107,6 +127,7 @@ void tt_updater_follow(struct tt_push *); /* a push under way, after a resize */
 void tt_updater_assigned(struct tt_updater *, int worker, const void *w, size_t first, size_t count);
 int tt_updater_begin(struct tt_updater *, int worker, const tutti_update *, struct tt_push *); /* 0 or -EINVAL */
 void tt_updater_apply(const struct tt_push *, size_t first, size_t count, const struct tt_piece *);
+void tt_updater_apply_rows(const struct tt_push *, const struct tt_rows_piece *); /* nothing is given back */
 bool tt_updater_gives_back(const tutti_updater *); /* does the rule write `out`? */
 /* For saves: the arrays, in an order to which joins only append, and t. */
 int tt_updater_states(const struct tt_updater *);

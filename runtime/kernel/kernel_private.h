@@ -36,7 +36,20 @@ struct tt_kernels {
 	} of[TUTTI_BOOL + 1];
 };
 
+/* A rule on many rows: w = by_w w + by_d d, or else `rule`. */
+struct tt_rows_run {
+	const struct tt_rows_piece *rows;
+	bool blends;
+	double by_w, by_d;
+	tutti_update_rule rule;
+	const struct tt_factors *factors;
+	char *state[2]; /* in NUMBERs, at the shard's first element; NULL: the rule has none */
+	size_t number;  /* bytes of a NUMBER */
+};
+
 void tt_reduce_update(const struct tt_update_run *, size_t count, tutti_type, tutti_update_rule);
+void tt_reduce_rows(const struct tt_rows_run *, tutti_type);
+size_t tt_rows_adjacent(const struct tt_rows_piece *, size_t from); /* how many from there are one range of the shard */
 void tt_reduce_back_up(void *state, const void *w, size_t count, tutti_type);
 
 extern const struct tt_kernels tt_kernels_plain;

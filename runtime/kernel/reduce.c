@@ -245,3 +245,61 @@ void tt_reduce_back_up(void *state, const void *w, size_t count, tutti_type type
 
 void tt_to_f32(void *to, const void *from, size_t count, tutti_type type) { IN_MODES(back_up(to, from, count)); }
 void tt_from_f32(void *to, const void *from, size_t count, tutti_type type) { IN_MODES(round_off(to, from, count)); }
+
+/* ---- rows ---- */
+
+static void look_ahead(const struct tt_rows_run *r, size_t size, size_t from, size_t n)
+{
+	const struct tt_rows_piece *p = r->rows;
+
+	for (size_t i = from; i < from + n && i < p->n; i++) {
+		size_t first = (size_t)p->places[i] * p->row + p->at;
+		tt_look_at((const char *)p->w + first * size, p->count * size, true);
+		for (size_t k = 0; k < TT_COUNT(r->state) && r->state[k]; k++)
+			tt_look_at(r->state[k] + first * r->number, p->count * r->number, true);
+	}
+}
+
+size_t tt_rows_adjacent(const struct tt_rows_piece *p, size_t from)
+{
+	size_t n = 1;
+
+	while (p->count == p->row && from + n < p->n && p->places[from + n] == p->places[from] + n)
+		n++;
+	return n;
+}
+
+static void change_rows(const struct tt_kernel *k, const struct tt_rows_run *r, size_t first, size_t count,
+                        const char *d)
+{
+	char *w = (char *)r->rows->w + first * k->size;
+	struct tt_update_run run = { .to = w, .w = w, .d = d, .factors = r->factors };
+
+	if (r->blends && r->by_w == 1 && r->by_d == 1) {
+		k->pair[TUTTI_SUM](w, w, d, 0, count, false);
+		return;
+	}
+	if (r->blends) {
+		k->blend(w, r->by_w, w, r->by_d, d, 0, count, false);
+		return;
+	}
+	for (size_t i = 0; i < TT_COUNT(run.state) && r->state[i]; i++)
+		run.state[i] = r->state[i] + first * r->number;
+	k->update[r->rule](&run, count);
+}
+
+void tt_reduce_rows(const struct tt_rows_run *r, tutti_type type)
+{
+	const struct tt_kernel *k = &kernels()->of[type];
+	const struct tt_rows_piece *p = r->rows;
+	unsigned modes = set_modes(MODES);
+
+	look_ahead(r, k->size, 0, TT_ROWS_AHEAD);
+	for (size_t i = 0, n; i < p->n; i += n) {
+		n = tt_rows_adjacent(p, i);
+		look_ahead(r, k->size, i + TT_ROWS_AHEAD, n);
+		change_rows(k, r, (size_t)p->places[i] * p->row + p->at, n * p->count,
+		            (const char *)p->d + i * p->count * k->size);
+	}
+	set_modes(modes);
+}

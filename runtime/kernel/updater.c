@@ -460,26 +460,62 @@ static void run_rule(const struct tt_push *p, size_t count, const struct tt_piec
 	tt_reduce_update(&run, count, p->updater->type, p->updater->as.rule);
 }
 
+/* Is the rule w = by_w w + by_d d? */
+static bool find_blend(const struct tt_push *p, double *by_w, double *by_d)
+{
+	const struct tt_factors *f = &p->factors;
+	bool adds = p->updater->as.rule == TUTTI_UPDATE_ADD;
+
+	*by_w = adds ? 1 : 1 - f->rate * f->decay;
+	*by_d = adds ? f->scale : -f->rate * f->scale;
+	return adds || p->updater->as.rule == TUTTI_UPDATE_SGD;
+}
+
 void tt_updater_apply(const struct tt_push *p, size_t first, size_t count, const struct tt_piece *at)
 {
 	const struct tt_updater *u = p->updater;
-	const struct tt_factors *f = &p->factors;
 	void *state[TT_UPDATE_STATES] = { 0 };
+	double by_w, by_d;
 
 	for (int k = 0; k < count_states(&u->as); k++)
 		state[k] = element(u, p->state[k], first);
-	switch (u->as.rule) {
-	case TUTTI_UPDATE_ADD:
-		if (f->scale == 1)
-			tt_reduce_to(at->to, at->w, at->d, count, u->type, TUTTI_SUM);
-		else
-			tt_blend(at->to, 1, at->w, f->scale, at->d, count, u->type);
-		break;
-	case TUTTI_UPDATE_ASSIGN: memcpy(at->to, at->d, count * tt_type_size(u->type)); break;
-	case TUTTI_UPDATE_SGD:
-		tt_blend(at->to, 1 - f->rate * f->decay, at->w, -f->rate * f->scale, at->d, count, u->type);
-		break;
-	case TUTTI_UPDATE_OWN: call_own(p, first, count, at, state); break;
-	default: run_rule(p, count, at, state);
+	if (u->as.rule == TUTTI_UPDATE_ASSIGN)
+		memcpy(at->to, at->d, count * tt_type_size(u->type));
+	else if (u->as.rule == TUTTI_UPDATE_OWN)
+		call_own(p, first, count, at, state);
+	else if (!find_blend(p, &by_w, &by_d))
+		run_rule(p, count, at, state);
+	else if (by_w == 1 && by_d == 1)
+		tt_reduce_to(at->to, at->w, at->d, count, u->type, TUTTI_SUM);
+	else
+		tt_blend(at->to, by_w, at->w, by_d, at->d, count, u->type);
+}
+
+/* Rules that do not compute in the kernels' modes. */
+static void apply_each(const struct tt_push *p, const struct tt_rows_piece *r)
+{
+	size_t width = tt_type_size(p->updater->type);
+
+	for (size_t i = 0, n; i < r->n; i += n) {
+		size_t first = (size_t)r->places[i] * r->row + r->at;
+		char *w = (char *)r->w + first * width;
+		n = tt_rows_adjacent(r, i);
+		tt_updater_apply(p, first, n * r->count,
+		                 &(struct tt_piece){ .to = w, .w = w, .d = (const char *)r->d + i * r->count * width });
 	}
+}
+
+void tt_updater_apply_rows(const struct tt_push *p, const struct tt_rows_piece *r)
+{
+	const struct tt_updater *u = p->updater;
+	struct tt_rows_run run = { .rows = r, .rule = u->as.rule, .factors = &p->factors, .number = state_size(u) };
+
+	if (u->as.rule == TUTTI_UPDATE_ASSIGN || u->as.rule == TUTTI_UPDATE_OWN) {
+		apply_each(p, r);
+		return;
+	}
+	run.blends = find_blend(p, &run.by_w, &run.by_d);
+	for (int k = 0; k < count_states(&u->as); k++)
+		run.state[k] = p->state[k];
+	tt_reduce_rows(&run, u->type);
 }

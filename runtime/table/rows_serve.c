@@ -10,8 +10,6 @@
 #include "table/saving.h"
 #include <string.h>
 
-enum { AHEAD = 8, LOOK_BYTES = 1024 }; /* to prefetch: rows, and bytes of each */
-
 /* ---- places ---- */
 
 static int grow(struct tutti_table *t, uint64_t room)
@@ -99,45 +97,16 @@ struct sparse { /* a piece */
 	uint64_t *places;
 };
 
-/* The number of adjacent rows that one call of the rule updates. */
-static uint32_t count_run(const struct tutti_table *t, const struct sparse *s, uint32_t from)
-{
-	uint32_t n = 1;
-
-	if (s->rows->count != t->row)
-		return 1;
-	while (from + n < s->rows->n && s->places[from + n] == s->places[from] + n)
-		n++;
-	return n;
-}
-
-/* No processor predicts which rows come next. */
-static void look_ahead(const struct tutti_table *t, const struct sparse *s, uint32_t from, uint32_t n)
-{
-	const char *memory = tt_shard_in_rounds(t) ? t->shard.sum : t->shard.values;
-	size_t row = tt_table_row_bytes(t);
-
-	for (uint32_t i = from; i < from + n && i < s->rows->n; i++)
-		for (size_t at = 0; at < row && at < LOOK_BYTES; at += TT_CACHE_LINE)
-			__builtin_prefetch(memory + (size_t)s->places[i] * row + s->rows->at * t->width + at, 1);
-}
-
 static int apply(struct tutti_table *t, int worker, struct tt_pusher *p, void *arg)
 {
 	const struct sparse *s = arg;
 	const struct tt_rows *r = s->rows;
 	int err = find_places(t, r, true, s->places);
 
-	if (!err)
-		err = tt_version_touch_rows(t, worker, s->places, r->n);
-	if (!err)
-		look_ahead(t, s, 0, AHEAD);
-	for (uint32_t i = 0, n; !err && i < r->n; i += n) {
-		size_t at = (size_t)(s->places[i] * t->row + r->at);
-		n = count_run(t, s, i);
-		look_ahead(t, s, i + AHEAD, n);
-		tt_table_change(t, p, at, (size_t)n * r->count, s->deltas + (size_t)i * r->count * t->width, NULL);
-	}
+	if (!err && !(err = tt_version_touch_rows(t, worker, s->places, r->n)))
+		tt_table_change_rows(t, p, &(struct tt_rows_piece){ .d = s->deltas, .places = s->places, .n = r->n,
+		                                                    .row = (size_t)t->row, .at = r->at,
+		                                                    .count = r->count });
 	return err;
 }
 

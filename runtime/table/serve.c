@@ -398,6 +398,16 @@ void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at
 	tt_table_update(t, &p->push, at, count, &(struct tt_piece){ .to = w, .w = w, .d = delta, .out = back });
 }
 
+void tt_table_change_rows(struct tutti_table *t, const struct tt_pusher *p, const struct tt_rows_piece *rows)
+{
+	struct tt_rows_piece r = *rows;
+
+	if (!tt_shard_in_rounds(t))
+		tt_version_touch_places(t, &r);
+	r.w = tt_shard_in_rounds(t) ? t->shard.sum : t->shard.values;
+	tt_updater_apply_rows(&p->push, &r);
+}
+
 struct dense { /* a piece of all elements */
 	size_t at, count;
 	const void *delta;

@@ -512,6 +512,8 @@ void tt_table_update(struct tutti_table *, const struct tt_push *, size_t first,
 /* Applies a delta to elements of the shard: adds it to the open round's sum, or applies the rule. back: as below. */
 void tt_table_change(struct tutti_table *, const struct tt_pusher *, size_t at, size_t count, const void *delta,
                      void *back);
+/* The same of rows; their `w` is set here. */
+void tt_table_change_rows(struct tutti_table *, const struct tt_pusher *, const struct tt_rows_piece *);
 /* Takes a piece of a dense push. back: room for what the rule returns, or NULL. */
 int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_range,
                    const void *delta, void *back);
@@ -570,6 +572,7 @@ void tt_version_settle(struct tutti_table *);  /* completes the next version at 
 void tt_version_pushed(struct tutti_table *);  /* a push has ended */
 void tt_version_look(struct tutti_table *);    /* begins the next version if it is due */
 void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* they are about to change, but by no round */
+void tt_version_touch_places(struct tutti_table *, const struct tt_rows_piece *); /* the same of several rows */
 /* In rounds, of a table of rows: */
 char *tt_version_spare(const struct tutti_table *); /* the copy that is no version */
 char *tt_version_write_spare(struct tutti_table *); /* likewise; the caller is about to write it */

@@ -547,6 +547,13 @@ void tt_version_touch(struct tutti_table *t, size_t at, size_t count)
 		copy_piece(t, i);
 }
 
+void tt_version_touch_places(struct tutti_table *t, const struct tt_rows_piece *r)
+{
+	expect_all_to_differ(&t->shard);
+	for (size_t i = 0; (t->shard.image || (copies(t) && t->shard.next.busy)) && i < r->n; i++)
+		tt_version_touch(t, (size_t)r->places[i] * r->row + r->at, r->count);
+}
+
 /* The next version may not have to wait any more. Not from here: it moves the clock, while gates may be looked at. */
 static void look_at_kept(struct tutti_table *t)
 {

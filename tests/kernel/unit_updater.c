@@ -754,6 +754,89 @@ static void test_own_rule(void)
 	tt_updater_close(u);
 }
 
+/* Rows in one call come to the bits of ranges one by one, and the state too: all of each row, and a part of each. */
+
+enum { ROW = 11, ROWS = MOST / ROW };
+
+static const uint64_t places[] = { 20, 3, 4, 5, 3, 0, 22, 4, 21, 22, 7, 20 }; /* some are neighbours, some come twice */
+
+static unsigned change_modes(unsigned to)
+{
+#ifdef __x86_64__
+	unsigned had = _mm_getcsr();
+	_mm_setcsr(to ? to : had | 0x8040 | 0x6000); /* no subnormals, towards zero */
+	return had;
+#else
+	return to;
+#endif
+}
+
+static struct tt_updater *open_any(tutti_update_rule rule, tutti_type type)
+{
+	static uint64_t seen;
+	const tutti_updater own = WITH(tutti_own(own_rule, &seen, 1), it.defaults.compensation = 0.5);
+	struct tt_updater *u = NULL;
+
+	if (rule != TUTTI_UPDATE_OWN)
+		return open_rule(rule, type, ROWS * ROW, 1);
+	CU_ASSERT_EQUAL(tt_updater_open(&own, type, ROWS * ROW, 1, &u), 0);
+	return u;
+}
+
+static void try_rows(tutti_update_rule rule, tutti_type type, const tutti_update *o, size_t at, size_t count)
+{
+	static char w[2][1 + ROWS * ROW * 8], d[1 + TT_COUNT(places) * ROW * 8];
+	struct tt_updater *one = open_any(rule, type), *many = open_any(rule, type);
+	size_t width = tt_type_size(type), off = rule != TUTTI_UPDATE_OWN; /* a function wants its type's alignment */
+	struct tt_rows_piece rows = { w[1] + off, d + off, places, TT_COUNT(places), ROW, at, count };
+	struct tt_push push, push_many;
+
+	for (size_t i = 0; i < sizeof w[0]; i++)
+		w[0][i] = w[1][i] = (char)(tt_random_next(&dice) & 0x3f);
+	for (int step = 0; step < STEPS; step++) {
+		for (size_t i = 0; i < sizeof d; i++)
+			d[i] = (char)(tt_random_next(&dice) & (i % 8 ? 0x1f : 0x80));
+		CU_ASSERT_EQUAL(tt_updater_begin(one, 0, o, &push), 0);
+		CU_ASSERT_EQUAL(tt_updater_begin(many, 0, o, &push_many), 0);
+		for (size_t i = 0; i < TT_COUNT(places); i++) {
+			size_t first = (size_t)places[i] * ROW + at;
+			char *to = w[0] + off + first * width;
+			tt_updater_apply(&push, first, count,
+			                 &(struct tt_piece){ to, to, d + off + i * count * width, NULL });
+		}
+		unsigned had = change_modes(0), wanted = change_modes(had);
+		change_modes(rule == TUTTI_UPDATE_OWN ? had : wanted); /* a function computes in the caller's */
+		tt_updater_apply_rows(&push_many, &rows);
+		unsigned left = change_modes(had);
+		CU_ASSERT(rule == TUTTI_UPDATE_OWN || !((left ^ wanted) & ~0x3fu) || is_emulated());
+	}
+	CU_ASSERT(!memcmp(w[0], w[1], sizeof w[0]));
+	for (int k = 0; k < tt_updater_states(one); k++)
+		CU_ASSERT(!memcmp(tt_updater_state(one, k).at, tt_updater_state(many, k).at,
+		                  tt_updater_state(one, k).bytes));
+	tt_updater_close(one);
+	tt_updater_close(many);
+}
+
+static void test_rows(void)
+{
+	const tutti_update options = options_of(TUTTI_UPDATE_ADD);
+
+	for (int type = TUTTI_F32; type <= TUTTI_BOOL; type++) {
+		try_rows(TUTTI_UPDATE_ADD, (tutti_type)type, NULL, 0, ROW);
+		try_rows(TUTTI_UPDATE_ASSIGN, (tutti_type)type, NULL, 2, 5);
+	}
+	for (int rule = 0; rule < RULES; rule++)
+		for (size_t k = 0; k < TT_COUNT(reals); k++) {
+			const tutti_update o = options_of((tutti_update_rule)rule);
+			try_rows((tutti_update_rule)rule, reals[k], &o, 0, ROW);
+			try_rows((tutti_update_rule)rule, reals[k], &o, 2, 9);
+		}
+	try_rows(TUTTI_UPDATE_ADD, TUTTI_F32, &options, 10, 1);
+	try_rows(TUTTI_UPDATE_OWN, TUTTI_F32, NULL, 0, ROW);
+	try_rows(TUTTI_UPDATE_OWN, TUTTI_F32, NULL, 3, 1);
+}
+
 /* Subnormal state is state, whatever the thread's modes, which are its own again. */
 static void test_the_callers_modes_do_not_count(void)
 {
@@ -857,6 +940,7 @@ static CU_TestInfo updater_tests[] = {
 	{ "a push follows", test_push_follows },
 	{ "saved state", test_state_is_all_there_is },
 	{ "own rule", test_own_rule },
+	{ "rows", test_rows },
 	{ "floating-point modes", test_the_callers_modes_do_not_count },
 	{ "NaN and infinity", test_nan_and_infinity },
 	CU_TEST_INFO_NULL,
