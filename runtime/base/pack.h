@@ -2,6 +2,7 @@
  * Past the end, puts write nothing and gets return zeros. Both set `bad`, so callers check once, at the end. */
 #ifndef TT_PACK_H
 #define TT_PACK_H
+#include <endian.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,12 +37,14 @@ static inline uint8_t *tt_pack_take(struct tt_pack *p, size_t n) /* the next n b
 	return at;
 }
 
+/* n is a constant, so each is one store or load: compilers make loops of eight steps of bytes. */
 static inline void tt_put_uint(struct tt_pack *p, uint64_t v, size_t n)
 {
 	uint8_t *at = tt_pack_take(p, n);
 
-	for (size_t i = 0; at && i < n; i++)
-		at[i] = (uint8_t)(v >> 8 * i);
+	v = htole64(v);
+	if (at)
+		memcpy(at, &v, n);
 }
 
 static inline uint64_t tt_get_uint(struct tt_pack *p, size_t n)
@@ -49,9 +52,9 @@ static inline uint64_t tt_get_uint(struct tt_pack *p, size_t n)
 	const uint8_t *at = tt_pack_take(p, n);
 	uint64_t v = 0;
 
-	for (size_t i = 0; at && i < n; i++)
-		v |= (uint64_t)at[i] << 8 * i;
-	return v;
+	if (at)
+		memcpy(&v, at, n);
+	return le64toh(v);
 }
 
 static inline void tt_put8(struct tt_pack *p, uint8_t v) { tt_put_uint(p, v, 1); }
