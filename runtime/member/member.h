@@ -250,7 +250,11 @@ static inline bool tt_post_is_device(const struct tt_post *p)
 static inline bool tt_key_is_staged(const struct tt_key *key) { return key->raw[sizeof key->raw - 1]; }
 /* Sends a message, whose bytes are copied. It returns no error: where a message is lost, its member is gone. */
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len);
-/* The same of a type, n words (8 at most) and `more` bytes. */
+/* The same of a message that the caller writes where it is sent from. NULL: no memory. Each that is begun is sent, with
+ * as many of its bytes as the caller says. */
+void *tt_send_begin(struct tt_member *, size_t room);
+void tt_send_commit(struct tt_member *, void *begun, size_t len);
+/* tt_send of a type, n words (8 at most) and `more` bytes. */
 void tt_send_words(struct tt_member *, uint8_t type, const uint32_t *words, int n, const void *more, size_t len);
 void tt_post_count(struct tt_post *, int err); /* counts an op of the library's own that has ended */
 void tt_member_hold(struct tt_member *);       /* its memory is in use: if it leaves, the connection stays until ... */

@@ -191,6 +191,7 @@ struct tt_net *tt_member_net(struct tt_member *m) { return m->link->peer->net; }
 
 struct message {
 	struct tt_post post;
+	size_t room;     /* of `bytes`, which may be more than are sent */
 	uint8_t bytes[];
 };
 
@@ -198,38 +199,52 @@ static void free_message(struct tt_post *p, int err)
 {
 	tt_post_count(p, err);
 	struct message *msg = tt_container_of(p, struct message, post);
-	tt_scratch_give(&p->member->job->scratch, msg, sizeof *msg + p->op.len);
+	tt_scratch_give(&p->member->job->scratch, msg, sizeof *msg + msg->room);
 }
 
 /* scratch: NULL for a message that finish_raw frees. */
-static struct message *make_message(struct tt_scratch *scratch, const void *head, size_t len, const void *body,
-                                    size_t body_len)
+static struct message *make_message(struct tt_scratch *scratch, size_t room)
 {
-	size_t room = sizeof(struct message) + len + body_len;
-	struct message *msg = scratch ? tt_scratch_take(scratch, room) : malloc(room);
+	size_t bytes = sizeof(struct message) + room;
+	struct message *msg = scratch ? tt_scratch_take(scratch, bytes) : malloc(bytes);
 
 	if (!msg)
 		return NULL;
-	*msg = (struct message){ .post.done = free_message };
-	memcpy(msg->bytes, head, len);
-	if (body_len)
-		memcpy(msg->bytes + len, body, body_len);
+	*msg = (struct message){ .post.done = free_message, .room = room };
 	msg->post.op.kind = TT_SEND;
 	msg->post.op.local = msg->bytes;
-	msg->post.op.len = len + body_len;
+	msg->post.op.len = room;
 	return msg;
+}
+
+void *tt_send_begin(struct tt_member *m, size_t room)
+{
+	struct message *msg = make_message(&m->job->scratch, room);
+
+	return msg ? msg->bytes : NULL;
+}
+
+void tt_send_commit(struct tt_member *m, void *bytes, size_t len)
+{
+	struct message *msg = tt_container_of(bytes, struct message, bytes);
+
+	msg->post.op.len = len;
+	msg->post.since = tt_stats_start(m->job);
+	tt_post(m, &msg->post);
 }
 
 void tt_send(struct tt_member *m, const void *head, size_t len, const void *body, size_t body_len)
 {
-	struct message *msg = make_message(&m->job->scratch, head, len, body, body_len);
+	uint8_t *bytes = tt_send_begin(m, len + body_len);
 
-	if (!msg) {
+	if (!bytes) {
 		tt_member_fail_soon(m, 0, -ENOMEM, "no memory for a message to %s", tt_member_label(m).text);
 		return;
 	}
-	msg->post.since = tt_stats_start(m->job);
-	tt_post(m, &msg->post);
+	memcpy(bytes, head, len);
+	if (body_len)
+		memcpy(bytes + len, body, body_len);
+	tt_send_commit(m, bytes, len + body_len);
 }
 
 void tt_send_words(struct tt_member *m, uint8_t type, const uint32_t *words, int n, const void *more, size_t len)
@@ -246,7 +261,7 @@ void tt_send_words(struct tt_member *m, uint8_t type, const uint32_t *words, int
 /* An empty PUT that is not lazy. Without memory for it, later traffic brings the acknowledgement. */
 void tt_member_nudge(struct tt_member *m)
 {
-	struct message *msg = make_message(&m->job->scratch, "", 0, NULL, 0);
+	struct message *msg = make_message(&m->job->scratch, 0);
 
 	if (!msg)
 		return;
@@ -258,7 +273,7 @@ static void finish_raw(struct tt_op *op) { free(tt_container_of(op, struct messa
 
 bool tt_send_raw(struct tt_link *l, const void *bytes, size_t len)
 {
-	struct message *msg = make_message(NULL, bytes, len, NULL, 0);
+	struct message *msg = make_message(NULL, len);
 
 	if (!msg && l->member && l->member->link == l)
 		tt_member_gone(l->member, -ENOMEM, "no memory for a message to %s", tt_member_label(l->member).text);
@@ -266,6 +281,7 @@ bool tt_send_raw(struct tt_link *l, const void *bytes, size_t len)
 		tt_link_doom(l);
 		return false;
 	}
+	memcpy(msg->bytes, bytes, len);
 	msg->post.op.done = finish_raw;
 	l->peer->net->transport->post(l->peer, &msg->post.op);
 	return true;

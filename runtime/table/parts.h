@@ -11,16 +11,21 @@ enum tt_cut {
 	TT_CUT_EVEN,                /* units of `align`, if there is one for each server; sizes differ by one unit */
 	TT_CUT_MULTIVERSO,          /* count / servers each, and the last server gets the rest; `align` is ignored */
 };
+struct tt_divisor { /* divides by multiplying, in a third of the time: each row of a list is looked for */
+	uint64_t by, inverse;
+};
 struct tt_shards {
 	uint64_t count, unit, each; /* each: units of a shard ... */
 	uint64_t more;              /* ... and the first `more` shards have one unit more */
 	int used;                   /* shards that are not empty: the first ones */
+	struct tt_divisor by_unit, by_each, by_larger; /* by `unit`, `each`, units of a larger shard */
 };
 /* Cuts `count` elements. -EINVAL: an argument is below 1. */
 int tt_shards_cut(struct tt_shards *, uint64_t count, int servers, uint64_t align, enum tt_cut);
 uint64_t tt_shards_first(const struct tt_shards *, int server); /* for server = servers, the end of the last */
-int tt_shards_find(const struct tt_shards *, uint64_t i, uint64_t *offset); /* the server of element i */
+void tt_shards_find(const struct tt_shards *, const uint64_t *at, size_t n, uint32_t *server); /* of n elements */
 static inline int tt_shards_of_key(uint64_t key, int servers) { return (int)(key % (uint64_t)servers); }
+void tt_shards_of_keys(const uint64_t *keys, size_t n, int servers, uint32_t *server);
 
 /* ---- changed_rows.c: which rows have changed since a worker's last pull ----
  *

@@ -88,15 +88,11 @@ static void scatter(const struct tt_call_part *p, const struct tt_stretch *s, co
 
 static void put_names(struct tt_pack *to, const struct tt_call_part *p, const struct tt_stretch *s)
 {
-	for (uint32_t i = 0; i < s->n; i++)
-		tt_put64(to, row_of(p, s->first + i));
-}
+	struct tt_pack names = *to; /* a copy, which no store can change */
 
-static void put_shape(struct tt_pack *h, const struct tt_stretch *s)
-{
-	tt_put32(h, s->n);
-	tt_put32(h, s->at);
-	tt_put32(h, s->count);
+	for (uint32_t i = 0; i < s->n; i++)
+		tt_put64(&names, row_of(p, s->first + i));
+	*to = names;
 }
 
 /* ---- pushes ---- */
@@ -115,32 +111,58 @@ unsigned tt_rows_pull_flags(struct tt_call_part *p)
 	return flags;
 }
 
+/* The message's head, and the names of its rows. Returns where its flags stand. */
+static uint8_t *put_front(struct tt_pack *h, const struct tt_call_part *p, const struct tt_stretch *s, uint8_t type,
+                          unsigned flags)
+{
+	uint8_t *at;
+
+	tt_call_put_head(h, type, p, flags);
+	at = h->at - 1;
+	if (type == TT_PULL_ROWS)
+		tt_put64(h, p->version);
+	tt_put32(h, s->n);
+	tt_put32(h, s->at);
+	tt_put32(h, s->count);
+	if (type == TT_PUSH_ROWS && flags & TT_PUSH_OPTIONS)
+		tt_table_put_options(h, &p->call->options);
+	put_names(h, p, s);
+	return at;
+}
+
+/* Begins a message to the part's server. NULL: the part has ended. */
+static char *begin_message(struct tt_call_part *p, size_t room)
+{
+	char *bytes = tt_send_begin(p->member, room);
+
+	if (bytes)
+		return bytes;
+	p->err = -ENOMEM;
+	tt_call_look_at(p);
+	return NULL;
+}
+
 static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 	struct tt_stretch s = next_stretch(p);
-	size_t count = elements_in(&s), names = TT_PUSH_HEAD + s.n * TT_ROW_NAME, room = names + count * t->width;
-	unsigned flags = flags_of_push(p, &s);
-	struct tt_elements e;
-	char *bytes;
+	size_t count = elements_in(&s), room = TT_PUSH_HEAD + s.n * TT_ROW_NAME + count * t->width;
+	char *bytes = begin_message(p, room), *to;
+	struct tt_pack h = tt_pack(bytes, room);
+	const char *from;
+	uint8_t *flags;
 
-	if (!(bytes = tt_scratch_take(&t->job->scratch, room))) {
-		p->err = -ENOMEM;
-		tt_call_look_at(p);
+	if (!bytes)
 		return true;
-	}
-	tt_table_pack(t, gather(p, &s, bytes + names), count, p->call->flags & TT_PUSH_ASSIGN ? 0 : t->limit, &e);
-	struct tt_pack h = tt_pack(bytes, names);
-	tt_call_put_head(&h, TT_PUSH_ROWS, p, flags | (e.copy ? TT_SPARSE : 0));
-	put_shape(&h, &s);
-	if (flags & TT_PUSH_OPTIONS)
-		tt_table_put_options(&h, &p->call->options);
-	put_names(&h, p, &s);
+	flags = put_front(&h, p, &s, TT_PUSH_ROWS, flags_of_push(p, &s));
+	to = (char *)h.at;
+	from = gather(p, &s, to);
+	if (from != to)
+		memcpy(to, from, count * t->width);
+	to += tt_table_pack_here(t, to, count, p->call->flags & TT_PUSH_ASSIGN ? 0 : t->limit, flags);
 	tt_lane_post(&f->pushes, (struct tt_sent){ .part = p, .slot = -1 });
 	p->sent += count;
-	tt_send(f->member, bytes, (size_t)((char *)h.at - bytes), e.at, e.bytes);
-	tt_elements_free(t, &e);
-	tt_scratch_give(&t->job->scratch, bytes, room);
+	tt_send_commit(f->member, bytes, (size_t)(to - bytes));
 	return true;
 }
 
@@ -152,13 +174,16 @@ static void go_by_messages(struct tt_call_part *p) { tt_send_queue_add(p, false)
 static void copy_rows(struct tt_call_part *p, const char *values)
 {
 	const struct tutti_table *t = p->call->table;
-	uint64_t first = tt_table_range(t, p->server).first / t->row;
+	uint64_t first = tt_table_range(t, p->server).first / t->row, i = p->sent / t->row, n = p->range.count / t->row;
 	size_t row = tt_table_row_bytes(t);
 
-	for (size_t done = 0; done < COPY_AT_ONCE && p->sent < p->range.count; done += row, p->sent += t->row) {
-		uint64_t i = p->sent / t->row;
+	n = tt_min(n, i + tt_max(COPY_AT_ONCE / row, 1));
+	for (; i < n; i++) {
+		if (i + TT_ROWS_AHEAD < n)
+			tt_look_at(values + (size_t)(row_of(p, i + TT_ROWS_AHEAD) - first) * row, row, false);
 		memcpy(p->call->values + entry(p, i) * row, values + (size_t)(row_of(p, i) - first) * row, row);
 	}
+	p->sent = n * t->row;
 }
 
 /* Rounds go on without a rank that has finished, and may have written over the version that it has copied from. */
@@ -290,25 +315,17 @@ static void serve(struct tt_call_part *p)
 
 static void ask_for_values(struct tt_send_queue *f, struct tt_call_part *p)
 {
-	struct tt_job *job = p->call->table->job;
 	struct tt_stretch s = next_stretch(p);
 	size_t room = TT_PUSH_HEAD + s.n * TT_ROW_NAME;
-	char *bytes = tt_scratch_take(&job->scratch, room);
-	struct tt_pack h = tt_pack(bytes, bytes ? room : 0);
+	char *bytes = begin_message(p, room);
+	struct tt_pack h = tt_pack(bytes, room);
 
-	if (!bytes) {
-		p->err = -ENOMEM;
-		tt_call_look_at(p);
+	if (!bytes)
 		return;
-	}
-	tt_call_put_head(&h, TT_PULL_ROWS, p, tt_rows_pull_flags(p) | (p->call->list->unseen ? TT_PULL_UNSEEN : 0));
-	tt_put64(&h, p->version);
-	put_shape(&h, &s);
-	put_names(&h, p, &s);
+	put_front(&h, p, &s, TT_PULL_ROWS, tt_rows_pull_flags(p) | (p->call->list->unseen ? TT_PULL_UNSEEN : 0));
 	tt_lane_post(&f->pulls, (struct tt_sent){ .part = p, .slot = -1, .asked = s });
 	p->sent += elements_in(&s);
-	tt_send(f->member, bytes, (size_t)((char *)h.at - bytes), NULL, 0);
-	tt_scratch_give(&job->scratch, bytes, room);
+	tt_send_commit(f->member, bytes, (size_t)((char *)h.at - bytes));
 }
 
 void tt_rows_ask(struct tt_send_queue *f, struct tt_call_part *p)
@@ -405,44 +422,56 @@ static int check_list(const struct tutti_table *t, const char *what, const uint6
 	return err;
 }
 
-static int server_of(const struct tutti_table *t, uint64_t row)
+/* Which server has which entry? True: each server has the entries behind those of the server before it. */
+static bool find_servers(const struct tutti_table *t, const struct tt_row_list *l, size_t n, uint32_t *server)
 {
-	uint64_t offset;
+	bool sorted = true;
 
 	if (t->flags & TUTTI_TABLE_KEYS)
-		return tt_shards_of_key(row, t->servers);
-	return tt_shards_find(&t->shards, row, &offset);
+		tt_shards_of_keys(l->rows, n, t->servers, server);
+	else
+		tt_shards_find(&t->shards, l->rows, n, server);
+	for (size_t i = 1; i < n; i++)
+		sorted &= server[i - 1] <= server[i];
+	return sorted;
 }
 
 /* Gives each part its entries of the list, in their order. */
-static void deal_out(struct tt_table_call *c, size_t n)
+static void deal_out(struct tt_table_call *c, const uint64_t *rows, size_t n)
 {
 	const struct tutti_table *t = c->table;
-	size_t *at = c->list->order;
+	struct tt_row_list *l = c->list;
+	uint32_t *server = (uint32_t *)(l->order + n); /* tt_rows_call() has made room */
+	size_t at = 0;
+	bool sorted;
 
+	l->rows = rows;
 	for (int i = 0; i < t->servers; i++)
-		c->part[i].range = (struct tt_range){ 0 };
+		c->part[i].range = (struct tt_range){ .count = t->servers == 1 ? n * t->row : 0 };
+	if (t->servers == 1)
+		return;
+	sorted = find_servers(t, l, n, server);
 	for (size_t i = 0; i < n; i++)
-		c->part[server_of(t, c->list->rows[i])].range.count++;
+		c->part[server[i]].range.count++;
 	for (int i = 0; i < t->servers; i++) {
-		c->part[i].order = at;
-		at += c->part[i].range.count;
-		c->part[i].range.count = 0;
+		struct tt_call_part *p = &c->part[i];
+		p->base = at; /* of a list in another order: where its next entry goes */
+		p->order = sorted ? NULL : l->order + at;
+		at += p->range.count;
+		p->range.count *= t->row;
 	}
-	for (size_t i = 0; i < n; i++) {
-		struct tt_call_part *p = &c->part[server_of(t, c->list->rows[i])];
-		c->list->order[(size_t)(p->order - c->list->order) + p->range.count++] = i;
-	}
-	for (int i = 0; i < t->servers; i++)
-		c->part[i].range.count *= t->row;
+	for (size_t i = 0; !sorted && i < n; i++)
+		l->order[c->part[server[i]].base++] = i;
 }
 
 int tt_rows_call(struct tutti_table *t, const char *what, const struct tt_call_kind *kind, const void *delta,
                  void *values, const tutti_update *options, size_t n, struct tt_table_call **call)
 {
 	struct tt_table_call *c = tt_call_new(t, kind, delta, values, options);
+	size_t each = sizeof *c->list->order + sizeof(uint32_t); /* its place, and its server */
 
-	if (c && (c->list = calloc(1, sizeof *c->list + n * sizeof *c->list->order))) {
+	if (c && (c->list = malloc(sizeof *c->list + (t->servers > 1 ? n * each : 0)))) {
+		*c->list = (struct tt_row_list){ 0 };
 		*call = c;
 		return 0;
 	}
@@ -470,8 +499,7 @@ int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const 
 	    (err = tt_call_check_options(t, what, options)) ||
 	    (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
 		return err;
-	c->list->rows = rows;
-	deal_out(c, n);
+	deal_out(c, rows, n);
 	return tt_call_start(c, what, op);
 }
 
@@ -485,8 +513,7 @@ int tutti_table_assign_rows(tutti_table *t, const uint64_t *rows, size_t n, cons
 	    (err = tt_rows_call(t, what, &of_rows, values ? values : "", NULL, NULL, n, &c)))
 		return err;
 	c->flags |= TT_PUSH_ASSIGN;
-	c->list->rows = rows;
-	deal_out(c, n);
+	deal_out(c, rows, n);
 	return tt_call_start(c, what, op);
 }
 
@@ -511,10 +538,9 @@ int tutti_table_refresh_rows(tutti_table *t, const uint64_t *rows, size_t n, voi
 	if (err || (err = check_list(t, what, rows, n, values)) || (err = check_refresh(t, what)) ||
 	    (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
 		return err;
-	c->list->rows = rows;
 	c->list->unseen = true;
 	c->list->how_many = fresh;
-	deal_out(c, n);
+	deal_out(c, rows, n);
 	return tt_call_start(c, what, op);
 }
 
@@ -527,7 +553,6 @@ int tutti_table_pull_rows(tutti_table *t, const uint64_t *rows, size_t n, void *
 	if (err || (err = check_list(t, what, rows, n, values)) ||
 	    (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
 		return err;
-	c->list->rows = rows;
-	deal_out(c, n);
+	deal_out(c, rows, n);
 	return tt_call_start(c, what, op);
 }

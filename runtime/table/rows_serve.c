@@ -75,13 +75,14 @@ static int find_keys(struct tutti_table *t, const struct tt_rows *r, bool to_pus
 static int find_rows(const struct tutti_table *t, const struct tt_rows *r, uint64_t *places)
 {
 	struct tt_range mine = tt_table_range(t, t->mine);
+	const uint64_t first = mine.first / t->row, rows = mine.count / t->row;
+	bool beyond = false;
 
 	for (uint32_t i = 0; i < r->n; i++) {
-		places[i] = row_in(r, i) - mine.first / t->row;
-		if (places[i] >= mine.count / t->row)
-			return -ERANGE;
+		places[i] = row_in(r, i) - first;
+		beyond |= places[i] >= rows;
 	}
-	return 0;
+	return beyond ? -ERANGE : 0;
 }
 
 static int find_places(struct tutti_table *t, const struct tt_rows *r, bool to_push, uint64_t *places)
@@ -160,13 +161,17 @@ static int meet(struct tutti_table *t, int worker, unsigned flags)
 static void read_places(const struct tutti_table *t, const char *from, const struct tt_rows *r, const uint64_t *places,
                         uint32_t n, char *values)
 {
-	size_t len = r->count * t->width;
+	const size_t len = r->count * t->width, row = tt_table_row_bytes(t);
 
-	for (uint32_t i = 0; i < n; i++, values += len)
+	from += r->at * t->width;
+	for (uint32_t i = 0; i < n; i++, values += len) {
+		if (i + TT_ROWS_AHEAD < n && places[i + TT_ROWS_AHEAD] != TT_NO_KEY)
+			tt_look_at(from + (size_t)places[i + TT_ROWS_AHEAD] * row, len, false);
 		if (places[i] == TT_NO_KEY)
 			tt_init_row(t, row_in(r, i), r->at, r->count, values);
 		else
-			memcpy(values, from + (size_t)(places[i] * t->row + r->at) * t->width, len);
+			memcpy(values, from + (size_t)places[i] * row, len);
+	}
 }
 
 /* Moves the rows of n that the worker has not seen to the front, and marks them as seen. */
@@ -288,50 +293,74 @@ void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 		tt_table_answer(from, q.number, err);
 }
 
-/* which: NULL: of PULL_FRESH. Else the answer says by what it was read: see compare_placed() in rows.c. */
-static void answer(struct tt_member *to, uint32_t number, int err, const struct tutti_table *t, const uint8_t *which,
-                   uint32_t rows, const struct tt_elements *e)
+enum { PULLED_HEAD = 18 };
+
+/* placed: NULL: of PULL_FRESH. Else the answer says by what it was read: see compare_placed() in rows.c. Returns where
+ * its flags stand. */
+static uint8_t *put_answer(struct tt_pack *h, uint32_t number, int err, const uint64_t *placed)
 {
-	uint8_t head[18 + sizeof((struct tt_unseen *)0)->which];
+	uint8_t *flags;
+
+	tt_put8(h, TT_PULLED);
+	tt_put32(h, number);
+	tt_put32(h, (uint32_t)err);
+	flags = h->at;
+	tt_put8(h, 0);
+	if (placed)
+		tt_put64(h, *placed);
+	return flags;
+}
+
+static void answer(struct tt_member *to, uint32_t number, int err, const uint64_t *placed, const void *more, size_t len)
+{
+	uint8_t head[PULLED_HEAD];
 	struct tt_pack h = tt_pack(head, sizeof head);
 
-	tt_put8(&h, TT_PULLED);
-	tt_put32(&h, number);
-	tt_put32(&h, (uint32_t)err);
-	tt_put8(&h, e->copy ? TT_SPARSE : 0);
-	if (which)
-		tt_put64(&h, t ? tt_table_placed(t) : 0);
-	tt_put_bytes(&h, which, (rows + 7) / 8);
-	tt_send(to, head, (size_t)(h.at - head), e->at, e->bytes);
+	put_answer(&h, number, err, placed);
+	tt_send(to, head, (size_t)(h.at - head), more, len);
+}
+
+/* Answers with rows, which are gathered where they are sent from. */
+static void answer_rows(struct tt_member *from, struct tutti_table *t, const struct request *q, uint64_t version,
+                        const struct tt_rows *r)
+{
+	bool some = q->flags & TT_PULL_UNSEEN;
+	size_t bits = some ? (r->n + 7) / 8 : 0, len = PULLED_HEAD + bits, count = (size_t)r->n * r->count;
+	char *bytes = tt_send_begin(from, len + count * t->width), *to = bytes ? bytes + len : NULL;
+	struct tt_pack h = tt_pack(bytes, bytes ? len : 0);
+	struct tt_unseen unseen = { 0 };
+	uint8_t *flags;
+	int err = !bytes ? -ENOMEM : tt_table_read_rows(t, from->rank, q->flags, version, r, to, some ? &unseen : NULL);
+	uint64_t placed = tt_table_placed(t);
+
+	if (!bytes) {
+		answer(from, q->number, err, &placed, NULL, 0);
+		return;
+	}
+	flags = put_answer(&h, q->number, err, &placed);
+	tt_put_bytes(&h, unseen.which, err ? 0 : bits);
+	if (!err)
+		len += tt_table_pack_here(t, to, some ? (size_t)unseen.n * r->count : count, 0, flags);
+	tt_send_commit(from, bytes, err ? (size_t)((char *)h.at - bytes) : len);
 }
 
 void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
 {
 	struct request q = get_request(from, p);
-	struct tutti_table *t = q.table;
-	struct tt_elements e = { 0 };
-	struct tt_unseen unseen = { 0 };
-	bool some = q.flags & TT_PULL_UNSEEN;
-	char *values = NULL;
-	struct tt_rows r;
 	uint64_t version = tt_get64(p);
-	int err = t ? 0 : -ESTALE;
+	struct tutti_table *t = q.table;
+	struct tt_rows r;
 
 	get_shape(p, &r);
 	if (t)
 		get_rows(t, p, &r);
-	p->bad |= t && some && (!t->shard.fresh || r.count != t->row);
+	p->bad |= t && q.flags & TT_PULL_UNSEEN && (!t->shard.fresh || r.count != t->row);
 	if (p->bad)
 		return;
-	size_t count = t ? (size_t)r.n * r.count : 0, bytes = t ? count * t->width : 0;
-	if (!err && !(values = tt_scratch_take(&t->job->scratch, bytes)))
-		err = -ENOMEM;
-	if (!err && !(err = tt_table_read_rows(t, from->rank, q.flags, version, &r, values, some ? &unseen : NULL)))
-		tt_table_pack(t, values, some ? (size_t)unseen.n * r.count : count, 0, &e);
-	answer(from, q.number, err, t, unseen.which, some && !err ? r.n : 0, &e);
 	if (t)
-		tt_elements_free(t, &e);
-	tt_scratch_give(&from->job->scratch, values, bytes);
+		answer_rows(from, t, &q, version, &r);
+	else
+		answer(from, q.number, -ESTALE, &(uint64_t){ 0 }, NULL, 0);
 }
 
 /* Answers with { the place to go on from, rows }. */
@@ -356,7 +385,6 @@ void tt_table_pull_fresh(struct tt_member *from, struct tt_pack *p)
 		tt_put64(&a, at);
 	for (size_t i = 1; !err && i <= n; i++)
 		tt_put64(&a, rows[i]); /* each in place */
-	answer(from, q.number, err, t, NULL, 0,
-	       &(struct tt_elements){ (const char *)rows, err ? 0 : 8 + 8 * n, NULL, 0 });
+	answer(from, q.number, err, NULL, rows, err ? 0 : 8 + 8 * n);
 	tt_scratch_give(&from->job->scratch, rows, bytes);
 }

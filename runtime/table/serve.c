@@ -578,6 +578,19 @@ void tt_table_pack(struct tutti_table *t, const char *elements, size_t count, ui
 		tt_scratch_give(&t->job->scratch, packed, len);
 }
 
+size_t tt_table_pack_here(struct tutti_table *t, char *elements, size_t count, uint64_t limit, uint8_t *flags)
+{
+	struct tt_elements e;
+
+	tt_table_pack(t, elements, count, limit, &e);
+	if (e.copy) {
+		memcpy(elements, e.at, e.bytes);
+		*flags |= TT_SPARSE;
+	}
+	tt_elements_free(t, &e);
+	return e.bytes;
+}
+
 int tt_table_unpack(struct tutti_table *t, struct tt_pack *p, size_t count, bool sparse, struct tt_elements *e)
 {
 	size_t len = count * t->width, left = tt_pack_left(p);

@@ -520,6 +520,8 @@ int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti
 void tt_table_answer(struct tt_member *, uint32_t number, int err); /* to a piece of a push */
 /* Drops zeros, if that is shorter and the table has a filter. */
 void tt_table_pack(struct tutti_table *, const char *elements, size_t count, uint64_t limit, struct tt_elements *);
+/* The same where they lie; sets TT_SPARSE then. Returns their bytes. */
+size_t tt_table_pack_here(struct tutti_table *, char *elements, size_t count, uint64_t limit, uint8_t *flags);
 /* Takes the rest of a message. -ENOMEM; or the message is bad. */
 int tt_table_unpack(struct tutti_table *, struct tt_pack *, size_t count, bool sparse, struct tt_elements *);
 void tt_elements_free(struct tutti_table *, struct tt_elements *);

@@ -10,10 +10,21 @@ static size_t draw(size_t n) { return (size_t)tt_random_below(&dice, n); }
 
 /* Cuts. */
 
+static int server_of(const struct tt_shards *s, uint64_t i)
+{
+	uint32_t server;
+
+	tt_shards_find(s, &i, 1, &server);
+	return (int)server;
+}
+
+static bool is_within(const struct tt_shards *s, int k, uint64_t i)
+{
+	return tt_shards_first(s, k) <= i && i < tt_shards_first(s, k + 1);
+}
+
 static bool is_whole(const struct tt_shards *s, uint64_t count, int servers) /* every element in one place, in order */
 {
-	uint64_t offset;
-
 	if (tt_shards_first(s, 0) != 0 || tt_shards_first(s, servers) != count)
 		return false;
 	for (int k = 0; k < servers; k++)
@@ -21,8 +32,8 @@ static bool is_whole(const struct tt_shards *s, uint64_t count, int servers) /* 
 		    (k < s->used) != (tt_shards_first(s, k) < tt_shards_first(s, k + 1)))
 			return false;
 	for (uint64_t i = 0; i < count; i++) {
-		int k = tt_shards_find(s, i, &offset);
-		if (k < 0 || k >= servers || tt_shards_first(s, k) + offset != i || i >= tt_shards_first(s, k + 1))
+		int k = server_of(s, i);
+		if (k >= servers || !is_within(s, k, i))
 			return false;
 	}
 	return true;
@@ -63,17 +74,60 @@ static void test_largest_cuts(void)
 {
 	static const uint64_t aligns[] = { 1, 3, 64, 1ull << 40, UINT64_MAX };
 	struct tt_shards s;
-	uint64_t offset;
 
 	for (size_t a = 0; a < TT_COUNT(aligns); a++)
 		for (int servers = 1; servers < 5000; servers += 833) {
 			CU_ASSERT_EQUAL(tt_shards_cut(&s, UINT64_MAX, servers, aligns[a], TT_CUT_EVEN), 0);
-			CU_ASSERT_EQUAL(tt_shards_find(&s, UINT64_MAX - 1, &offset), servers - 1);
-			CU_ASSERT_EQUAL(tt_shards_first(&s, servers - 1) + offset, UINT64_MAX - 1);
+			CU_ASSERT_EQUAL(server_of(&s, UINT64_MAX - 1), servers - 1);
 			CU_ASSERT_EQUAL(tt_shards_first(&s, servers), UINT64_MAX);
 			for (int k = 1; k < servers; k++)
 				CU_ASSERT(tt_shards_first(&s, k) > tt_shards_first(&s, k - 1));
 		}
+}
+
+/* The first and the last element of each shard, and some in between, of any counts. */
+static bool finds_all(const struct tt_shards *s, int servers)
+{
+	for (int k = 0; k < servers && k < s->used; k++) {
+		uint64_t first = tt_shards_first(s, k), n = tt_shards_first(s, k + 1) - first;
+		const uint64_t at[] = { first, first + n - 1, first + tt_random_next(&dice) % n };
+		uint32_t server[TT_COUNT(at)];
+		tt_shards_find(s, at, TT_COUNT(at), server);
+		for (size_t i = 0; i < TT_COUNT(at); i++)
+			if (server[i] != (uint32_t)k)
+				return false;
+	}
+	return true;
+}
+
+static void test_found_without_division(void)
+{
+	struct tt_shards s;
+
+	for (int k = 0; k < 2000; k++) {
+		uint64_t count = (tt_random_next(&dice) >> draw(64)) | 1;
+		uint64_t align = (tt_random_next(&dice) >> draw(64)) | 1;
+		int servers = 1 + (int)draw(k % 10 ? 9 : 3000);
+		enum tt_cut cut = k % 3 ? TT_CUT_EVEN : TT_CUT_MULTIVERSO;
+		CU_ASSERT_EQUAL(tt_shards_cut(&s, count, servers, align, cut), 0);
+		CU_ASSERT(finds_all(&s, servers));
+	}
+}
+
+static void test_keys_are_dealt_out(void)
+{
+	uint64_t keys[100] = { 0, 1, UINT64_MAX, UINT64_MAX - 1, 1ull << 63 };
+	uint32_t server[TT_COUNT(keys)];
+	int wrong = 0;
+
+	for (size_t i = 5; i < TT_COUNT(keys); i++)
+		keys[i] = tt_random_next(&dice) >> draw(64);
+	for (int servers = 1; servers < 5000; servers += 1 + servers / 3) {
+		tt_shards_of_keys(keys, TT_COUNT(keys), servers, server);
+		for (size_t i = 0; i < TT_COUNT(keys); i++)
+			wrong += server[i] != (uint32_t)tt_shards_of_key(keys[i], servers);
+	}
+	CU_ASSERT_EQUAL(wrong, 0);
 }
 
 static void test_bad_cuts(void)
@@ -497,6 +551,8 @@ static void test_touched(void)
 static CU_TestInfo cut_tests[] = {
 	{ "cuts", test_cuts },
 	{ "largest cuts", test_largest_cuts },
+	{ "found without division", test_found_without_division },
+	{ "keys are dealt out", test_keys_are_dealt_out },
 	{ "bad cuts", test_bad_cuts },
 	{ "keys", test_keys },
 	CU_TEST_INFO_NULL,
