@@ -308,9 +308,10 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	case TT_WAIT: return -EPROTO; /* the worker waits until the clock that it is told admits the push */
 	case TT_ADMIT: break;
 	}
-	tt_version_settle(t); /* of the last round */
-	if (tt_shard_in_rounds(t))
+	if (tt_shard_in_rounds(t)) {
+		tt_version_settle(t); /* of the last round */
 		return tt_version_begin(t, options, &p->push);
+	}
 	if (t->workers && options && options->worker >= t->workers)
 		return -EINVAL; /* the table may have been loaded with state of more workers */
 	err = tt_table_know(t, options && options->worker >= 0 ? options->worker : p->worker);

@@ -158,6 +158,38 @@ static void program_overlap(tutti *job)
 
 static void test_overlap(void) { on_wires(program_overlap, (const int[]){ 9, 0 }); }
 
+/* Pushes of rows that lie far apart, some of which come while a version is copied piece by piece. */
+static void program_rows(tutti *job)
+{
+	enum { COUNT = 400000, LIST = 40, ROUNDS = 20, DEPTH = 20 };
+	static const int first[] = { 0 };
+	tutti_table_config c = config_of(job, COUNT);
+	float *v = calloc(COUNT, sizeof *v), ones[LIST];
+	uint64_t rows[LIST];
+	tutti_op ops[DEPTH];
+
+	c.servers = 1;
+	c.server = first;
+	c.publish_pushes = 1;
+	tutti_table *t = open_table(job, "snapshots", &c);
+	fill(ones, LIST, 1);
+	for (uint64_t i = 0; i < LIST; i++)
+		rows[i] = COUNT / LIST * i;
+	for (int k = 0; k < ROUNDS && tutti_rank(job); k++) {
+		for (int i = 0; i < DEPTH; i++)
+			CHECK(tutti_table_push_rows(t, rows, LIST, ones, NULL, &ops[i]) == 0);
+		CHECK(tutti_table_snapshot(t, v, NULL, NULL) == 0);
+		for (int i = 1; i < LIST; i++)
+			CHECK(v[rows[i]] == v[rows[0]]);
+		for (int i = 0; i < DEPTH; i++)
+			CHECK(tutti_wait(&ops[i], -1) == 0);
+	}
+	close_table(job, t);
+	free(v);
+}
+
+static void test_rows(void) { on_wires(program_rows, (const int[]){ 2, 3, 0 }); }
+
 /* ---- a reader whose wire is slower than the rounds ---- */
 
 enum { SLOW = 40, READS = 4, TRIES = 5, ROW = 4 };
@@ -471,6 +503,7 @@ static void test_wrong(void) { on_wires(program_wrong, (const int[]){ 1, 0 }); }
 static CU_TestInfo snapshot_tests[] = {
 	{ "one writes", test_writer },
 	{ "several write", test_overlap },
+	{ "rows", test_rows },
 	{ "rounds", test_rounds },
 	{ "a slow reader", test_slow },
 	{ "a silent reader", test_silent },
