@@ -1,9 +1,13 @@
 /* engine.c - the progress loop. A thread in a blocking call drives it: the thread polls the nets itself, so no message
  * waits for a thread switch. The background thread runs the loop while the application computes. */
 #include "engine/engine.h"
+#include <sys/resource.h>
 
 enum {
 	SPIN_NS = 1000000,      /* how long a driver polls after the last event before it sleeps */
+	PREEMPTED_NS = 500000,  /* a spinning driver that sees no clock for so long may have lost its core ... */
+	CROWDED_MIN_NS = 100000000, /* ... to another process; then drivers sleep at once, for so long at first */
+	CROWDED_MAX_NS = 1600000000,
 	TICK_MIN_NS = 100000,   /* how often the background thread checks whether there is a driver */
 	TICK_MAX_NS = 1000000,
 	YIELDS = 8,             /* of a driver without its own core but with shared-memory peers, before it sleeps */
@@ -192,18 +196,44 @@ static void let_others_in(struct tt_engine *e)
 	tt_ticket_lock_take(&e->lock);
 }
 
+/* A process that computes has taken the core from this thread since the last question. */
+static bool was_preempted(void)
+{
+	static _Thread_local long seen;
+	long before = seen;
+	struct rusage r;
+
+	if (getrusage(RUSAGE_THREAD, &r))
+		return false;
+	seen = r.ru_nivcsw;
+	return seen > before;
+}
+
+/* A thread that spins where other processes want the core uses up its share, and then waits for the core when it has
+ * work. A sleeper keeps its share, and gets the core at once. Pauses grow if spinning fails again behind one. */
+static void pause_spinning(struct tt_engine *e, uint64_t now)
+{
+	bool again = now < e->crowded_until + e->crowded_ns;
+
+	e->crowded_ns = again ? tt_min(4 * e->crowded_ns, CROWDED_MAX_NS) : CROWDED_MIN_NS;
+	e->crowded_until = now + e->crowded_ns;
+	e->spin_until = 0;
+}
+
+static bool may_spin(const struct tt_engine *e, uint64_t now) { return e->spin && now >= e->crowded_until; }
+
 /* True: nothing happened, and next to no time has passed. */
 static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
 	bool elsewhere = e->yields && now - e->yielded > YIELD_MAX_NS; /* the core was, during the last yield */
-	bool may_yield = !elsewhere && !e->spin && e->yields < YIELDS;
+	bool may_yield = !elsewhere && !may_spin(e, now) && e->yields < YIELDS;
 	bool yields = may_yield && (e->yields || !e->afar); /* the last turn before a sleep must poll all nets */
 	bool due = e->cheap < e->neighbours + e->afar ? ++e->turns % FAR_EVERY == 0 : is_unseen(e, now, LOOK_NS);
 	bool near = e->cheap && (now < e->spin_until || yields) && !due;
 
 	if (turn(job, now, near)) {
-		e->spin_until = e->spin ? now + SPIN_NS : 0;
+		e->spin_until = may_spin(e, now) ? now + SPIN_NS : 0;
 		e->yields = 0;
 		let_others_in(e);
 	} else if (now < e->spin_until) {
@@ -235,7 +265,7 @@ static void take_over(struct tt_engine *e, struct tt_waiter *me, uint64_t now)
 		return;
 	e->driver = me;
 	count(&e->visits, 1);
-	e->spin_until = e->spin && !me->resumed ? now + SPIN_NS : 0;
+	e->spin_until = may_spin(e, now) && !me->resumed ? now + SPIN_NS : 0;
 }
 
 /* A leaving driver makes the next waiter the driver. It wakes the background thread only if that has no tick. */
@@ -261,14 +291,20 @@ static int wait(struct tt_job *job, struct tt_waiter *me, uint64_t deadline)
 	struct tt_engine *e = &job->engine;
 	unsigned vain = 0; /* turns without an event, in a row */
 	uint64_t now = 0;
+	bool spun = false; /* since `now` was read */
 	int err = 0;
 
 	tt_list_init(&me->link);
 	while (!me->ready(me->arg)) {
 		if (me->users && (err = me->users->err))
 			break;
-		if (vain % CLOCK_EVERY == 0)
+		if (vain % CLOCK_EVERY == 0) {
+			uint64_t before = now;
 			now = tt_now();
+			if (spun && now - before >= PREEMPTED_NS && e->adapts && was_preempted())
+				pause_spinning(e, now);
+			spun = false;
+		}
 		if (now >= deadline) {
 			err = -ETIMEDOUT;
 			break;
@@ -282,6 +318,7 @@ static int wait(struct tt_job *job, struct tt_waiter *me, uint64_t deadline)
 		} else {
 			take_over(e, me, now);
 			vain = drive(job, now, deadline) ? vain + 1 : 0;
+			spun |= vain;
 		}
 	}
 	hand_over(e, me);

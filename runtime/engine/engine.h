@@ -168,6 +168,9 @@ struct tt_engine {
 	_Atomic bool stopping;
 	_Atomic bool errand;           /* some module's errand() has work */
 	bool spin, news;               /* news: an operation has ended since the waiters were last checked */
+	bool adapts;                   /* spinning pauses while others want the core, ... */
+	uint64_t crowded_until;        /* ... until then, ... */
+	uint64_t crowded_ns;           /* ... after a pause of that length */
 	uint64_t spin_until;
 	unsigned turns;                /* of spinning drivers */
 	int neighbours, afar;          /* connections over shared memory, and others */

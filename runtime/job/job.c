@@ -343,6 +343,7 @@ static void choose_spinning(struct tt_job *job)
 	else if (job->engine.count)
 		job->engine.spin = tt_min((size_t)tt_cpus_count(&job->place.allowed), (size_t)count_quota()) >=
 		                   (size_t)job->place.ranks;
+	job->engine.adapts = tt_setting_is(&job->settings, TT_SPIN, "auto") && !tt_world;
 }
 
 static int take_local(const struct tt_job *job, enum tt_setting own, int min, int max, int *out)

@@ -1,7 +1,11 @@
-/* unit_interrupt.c - the hook of a thread ends its waits, and nothing else; on sim, TCP and shared memory */
+/* unit_interrupt.c - the hook of a thread ends its waits, and nothing else; on sim, TCP and shared memory. A wait does
+ * not poll beside a process that computes */
 #include "engine/engine.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 enum { SEEDS = 8, SOON = 50, LATE = 5000 /* ms; a busy machine is slow */ };
 
@@ -216,12 +220,45 @@ static void end_users(tutti *job)
 
 static void test_users(void) { on_wires(end_users, 1); }
 
+/* Another process computes on the only processor of this thread. */
+static void wait_beside(tutti *job)
+{
+	struct tt_engine *e = &job->job->engine;
+	uint64_t until = tt_now() + LATE * TT_MS;
+	cpu_set_t had, one;
+	bool no = false;
+
+	CHECK(e->spin && e->adapts && sched_getaffinity(0, sizeof had, &had) == 0);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+	pid_t busy = fork();
+	if (!busy)
+		for (volatile bool forever = true; forever;)
+			;
+	tt_lock(job->job);
+	while (!e->crowded_until && tt_now() < until) /* it polls all the time */
+		CHECK(tt_wait_until(job->job, never, &no, tt_now() + TT_MS / 2) == -ETIMEDOUT);
+	CHECK(e->crowded_until);
+	CHECK(tt_wait_until(job->job, never, &no, tt_now() + TT_MS) == -ETIMEDOUT);
+	CHECK(!e->spin_until || tt_now() > e->crowded_until);
+	tt_unlock(job->job);
+	CHECK(busy > 0 && kill(busy, SIGKILL) == 0 && waitpid(busy, NULL, 0) == busy);
+	CHECK(sched_setaffinity(0, sizeof had, &had) == 0);
+}
+
+static void test_beside(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "tcp", .program = wait_beside }), 0);
+}
+
 static CU_TestInfo tests[] = {
 	{ "a hook ends a wait", test_interrupt },
 	{ "a flag ends a wait", test_flag },
 	{ "a hook must not wait", test_hook_waits },
 	{ "two threads", test_threads },
 	{ "users of a handle", test_users },
+	{ "beside a busy process", test_beside },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "interrupt", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
