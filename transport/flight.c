@@ -69,14 +69,15 @@ void tt_flight_fail(struct tt_flight *f)
 static void tell_down(struct tt_flight *f)
 {
 	f->net->events++;
-	tt_remember(f->why.text);
 	if (f->peer->net->events->down)
 		f->peer->net->events->down(f->peer, f->broken);
 }
 
 void tt_flight_down(struct tt_flight *f)
 {
+	tt_remember(f->why.text);
 	tt_flight_fail(f);
+	tt_remember(f->why.text);
 	tell_down(f);
 	if (tt_broken(DOWN_TWICE))
 		tell_down(f);
