@@ -1488,7 +1488,7 @@ typedef struct tutti_fetched {
  * have the publication's types and counts. After an error their elements may be of several versions. timeout_ms: for
  * a newer version, -1: the group's; 0: only look; for bytes that come it waits as an operation. If the publisher has
  * opened the name again under another generation, all its versions are newer, and the reader goes on by itself.
- *   -ETIMEDOUT: there is no newer one. -EAGAIN: overtaken 16 times. -ESTALE: the publisher has closed the name; the
+ *   -ETIMEDOUT: there is no newer one. -EAGAIN: overtaken until then. -ESTALE: the publisher has closed the name; the
  * next call waits until it is open again. -ECONNRESET, -ENOTCONN: the publisher went down, or has left; if it comes
  * back under its rank, and opens the name, a later call succeeds. -EBADMSG: it publishes other tensors now. -EINTR: the
  * program may call again. */

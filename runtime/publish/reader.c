@@ -12,7 +12,7 @@
 
 enum {
 	HOPEFUL = 3,       /* tries without a hold */
-	TRIES = 16,
+	TRIES = 16,        /* at least */
 	PIECE = 1 << 20,   /* bytes of a GET ... */
 	DEPTH = 8,         /* ... and how many are under way */
 	IN_PLACE = 256 << 10, /* bytes that are copied at once out of mapped memory: the lock is held for so long */
@@ -373,7 +373,7 @@ static int bring_all(struct fetch *f)
 /* 0: the version is here, and whole. -EAGAIN: overtaken. */
 static int copy_version(struct fetch *f)
 {
-	int err, late;
+	int err;
 
 	tt_lock(f->r->job);
 	f->mapped = tt_window_is_mapped(f->r->window, f->r->member);
@@ -383,9 +383,8 @@ static int copy_version(struct fetch *f)
 	while (!err && f->ended < f->begun)
 		err = end_oldest(f, false);
 	struct tt_sentence first = tt_last_sentence();
-	while (f->ended < f->begun)
-		if ((late = end_oldest(f, true)) && !err)
-			err = late;
+	while (f->ended < f->begun) /* after an error */
+		end_oldest(f, true);
 	if (err)
 		tt_remember(first.text);
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -408,7 +407,7 @@ static int take_hold(struct fetch *f)
 static int find_version(struct fetch *f, uint64_t newer_than, int timeout_ms, uint64_t deadline)
 {
 	tutti_reader *r = f->r;
-	uint64_t pause = TT_PUBLISH_PAUSE;
+	uint64_t pause = TT_PUBLISH_PAUSE, ms = timeout_ms < 0 ? r->timeout / TT_MS : (uint64_t)timeout_ms;
 	int err;
 
 	for (;;) {
@@ -419,7 +418,8 @@ static int find_version(struct fetch *f, uint64_t newer_than, int timeout_ms, ui
 			return err;
 		if (tt_now() >= deadline)
 			return tt_fail(-ETIMEDOUT, "fetch: rank %d has published no version newer than %llu of \"%s\" "
-			               "within %d ms", r->rank, (unsigned long long)newer_than, r->name, timeout_ms);
+			               "within %llu ms", r->rank, (unsigned long long)newer_than, r->name,
+			               (unsigned long long)ms);
 		if ((err = tt_publish_pause(r->job, &r->handle.users, &pause, deadline)))
 			return err;
 	}
@@ -470,7 +470,7 @@ static int fetch(tutti_reader *r, uint64_t newer_than, const tutti_tensor *to, i
 			err = take_hold(&f);
 		if (!err)
 			err = copy_version(&f);
-	} while (err == -EAGAIN && ++overtaken < TRIES);
+	} while (err == -EAGAIN && (++overtaken < TRIES || tt_now() < deadline));
 	if (err == -EAGAIN)
 		return tt_fail(err, "fetch: rank %d has published faster than this rank could read, %u times: give the "
 		               "publisher more buffers", r->rank, overtaken);
