@@ -125,34 +125,16 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 	return true;
 }
 
-/* Registers the delta, if it lies in memory that a server on this host can map. */
-static void offer_in_place(struct tt_send_queue *f, struct tt_call_part *p)
-{
-	const struct tutti_table *t = p->call->table;
-	size_t width = tt_delta_width(t, p->call->flags);
-	struct tt_member *m = p->member;
-	struct tt_mem mem;
-
-	if (!is_large(p) || tt_now() < f->by_slots_until || !tt_window_is_mapped(t->window, m->rank))
-		return; /* where this rank can map the server's memory, the server can map this rank's */
-	if (tt_member_net(m)->transport->pin)
-		return;
-	mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * width,
-	                (size_t)p->range.count * width);
-	if (mem.fd < 0)
-		return;
-	if (tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, NULL, &p->region))
-		p->region = NULL; /* the push goes through slots */
-}
-
 static void push_there(struct tt_call_part *p)
 {
 	struct tt_send_queue *f = tt_send_queue_to(p);
+	size_t width = tt_delta_width(p->call->table, p->call->flags);
 
 	if (!f)
 		return;
-	if (!p->closing)
-		offer_in_place(f, p);
+	if (!p->closing && is_large(p))
+		tt_send_queue_offer(f, p, p->call->delta + (size_t)p->range.first * width,
+		                    (size_t)p->range.count * width);
 	tt_list_append(&f->pushes.parts, &p->link);
 	tt_send_queue_go_on(f);
 }

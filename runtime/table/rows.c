@@ -27,13 +27,15 @@ static uint64_t row_of(const struct tt_call_part *p, uint64_t i)
 	return (l->fresh ? l->fresh : l->rows)[entry(p, i)];
 }
 
-/* The next rows, as many as fit into a message; of a row that does not fit, the next elements. */
+/* The next rows, as many as fit into a message; of a row that does not fit, the next elements. Of a delta that the
+ * server reads in place, as many as stay in its cache, and whose names fit. */
 static struct tt_stretch next_stretch(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
-	size_t most = TT_PUSH_MESSAGE, row = tt_table_row_bytes(t);
+	size_t most = p->region ? TT_PUSH_PIECE : TT_PUSH_MESSAGE, row = tt_table_row_bytes(t);
 	uint64_t first = p->sent / t->row, left = (p->range.count - p->sent) / t->row, at = p->sent % t->row;
 
+	left = tt_min(left, TT_PUSH_MESSAGE / TT_ROW_NAME);
 	if (row + TT_ROW_NAME <= most)
 		return (struct tt_stretch){ first, (uint32_t)tt_min(left, most / (row + TT_ROW_NAME)), 0,
 		                            (uint32_t)t->row };
@@ -142,31 +144,66 @@ static char *begin_message(struct tt_call_part *p, size_t room)
 	return NULL;
 }
 
-static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
+/* The elements behind the names. Returns their bytes. */
+static size_t put_elements(char *to, const struct tt_call_part *p, const struct tt_stretch *s, uint8_t *flags)
 {
 	struct tutti_table *t = p->call->table;
+	const char *from = gather(p, s, to);
+	size_t count = elements_in(s);
+
+	if (from != to)
+		memcpy(to, from, count * t->width);
+	return tt_table_pack_here(t, to, count, p->call->flags & TT_PUSH_ASSIGN ? 0 : t->limit, flags);
+}
+
+/* Where the elements lie in the memory that the server maps. */
+static size_t put_place(struct tt_pack *h, const struct tt_call_part *p, const struct tt_stretch *s)
+{
+	const uint8_t *from = h->at;
+
+	if (!p->sent)
+		tt_put_key(h, &p->region->key);
+	tt_put64(h, s->first);
+	return (size_t)(h->at - from);
+}
+
+static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
+{
 	struct tt_stretch s = next_stretch(p);
-	size_t count = elements_in(&s), room = TT_PUSH_HEAD + s.n * TT_ROW_NAME + count * t->width;
-	char *bytes = begin_message(p, room), *to;
+	size_t count = elements_in(&s), names = TT_PUSH_HEAD + s.n * TT_ROW_NAME;
+	size_t room = names + (p->region ? 0 : count * p->call->table->width), len;
+	unsigned flags = flags_of_push(p, &s) | (p->region ? TT_PUSH_MAPPED : 0);
+	char *bytes = begin_message(p, room);
 	struct tt_pack h = tt_pack(bytes, room);
-	const char *from;
-	uint8_t *flags;
+	uint8_t *at;
 
 	if (!bytes)
 		return true;
-	flags = put_front(&h, p, &s, TT_PUSH_ROWS, flags_of_push(p, &s));
-	to = (char *)h.at;
-	from = gather(p, &s, to);
-	if (from != to)
-		memcpy(to, from, count * t->width);
-	to += tt_table_pack_here(t, to, count, p->call->flags & TT_PUSH_ASSIGN ? 0 : t->limit, flags);
+	at = put_front(&h, p, &s, TT_PUSH_ROWS, flags);
+	len = (size_t)((char *)h.at - bytes);
+	len += p->region ? put_place(&h, p, &s) : put_elements((char *)h.at, p, &s, at);
 	tt_lane_post(&f->pushes, (struct tt_sent){ .part = p, .slot = -1 });
+	f->trial = p->region && !p->sent ? p : f->trial;
 	p->sent += count;
-	tt_send_commit(f->member, bytes, (size_t)(to - bytes));
+	tt_send_commit(f->member, bytes, len);
 	return true;
 }
 
 static void go_by_messages(struct tt_call_part *p) { tt_send_queue_add(p, false); }
+
+/* Deltas in the order of the list that are many lie in one piece, which a server on this host may read in place. */
+static void push_there(struct tt_call_part *p)
+{
+	const struct tutti_table *t = p->call->table;
+	size_t bytes = (size_t)p->range.count * t->width;
+	struct tt_send_queue *f = tt_send_queue_to(p);
+
+	if (!f)
+		return;
+	if (!p->closing && !p->order && bytes > TT_PUSH_INLINE && !(t->flags & TUTTI_TABLE_FILTER))
+		tt_send_queue_offer(f, p, p->call->delta + p->base * tt_table_row_bytes(t), bytes);
+	go_by_messages(p);
+}
 
 /* ---- pulls ---- */
 
@@ -392,7 +429,7 @@ void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 /* ---- calls ---- */
 
 static const struct tt_call_kind of_rows = {
-	go_by_messages, send_piece, pull, tt_call_end_part, serve, tt_changed_rows_ended,
+	push_there, send_piece, pull, tt_call_end_part, serve, tt_changed_rows_ended,
 };
 
 int tt_rows_check(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)

@@ -254,13 +254,53 @@ static void get_shape(struct tt_pack *p, struct tt_rows *r)
 	r->count = tt_get32(p);
 }
 
-static void get_rows(const struct tutti_table *t, struct tt_pack *p, struct tt_rows *r)
+/* most: bytes of the elements. */
+static void get_rows(const struct tutti_table *t, struct tt_pack *p, struct tt_rows *r, size_t most)
 {
-	size_t most = TT_PUSH_MESSAGE;
-
-	p->bad |= r->n > most / 8 || r->count > t->row || r->at > t->row - r->count;
+	p->bad |= r->n > TT_PUSH_MESSAGE / TT_ROW_NAME || r->count > t->row || r->at > t->row - r->count;
 	p->bad |= (uint64_t)r->n * r->count * t->width > most;
-	r->row = tt_pack_take(p, p->bad ? 0 : 8 * (size_t)r->n);
+	r->row = tt_pack_take(p, p->bad ? 0 : TT_ROW_NAME * (size_t)r->n);
+}
+
+/* Finds a piece in the worker's memory. All of its rows are whole, or it is a part of one. */
+static int find_mapped(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags,
+                       const struct tt_rows *r, struct tt_elements *e)
+{
+	struct tt_pusher *pusher = t->shard.pushers[from->rank];
+	int err = flags & TT_PUSH_FIRST ? tt_table_map_delta(t, from, p, UINT64_MAX) : 0;
+	uint64_t first = tt_get64(p), rows = pusher ? pusher->mapped_bytes / tt_table_row_bytes(t) : 0;
+
+	p->bad |= flags & TT_SPARSE || tt_pack_left(p) || (r->n != 1 && r->count != t->row);
+	if (err || !pusher || !pusher->mapped)
+		return err ? err : -EOPNOTSUPP; /* the answer to the first piece of that push */
+	p->bad |= first > rows || r->n > rows - first;
+	e->at = pusher->mapped + (size_t)(first * t->row + r->at) * t->width;
+	if (flags & TT_PUSH_LAST)
+		pusher->mapped = NULL; /* its worker may take the memory back */
+	return 0;
+}
+
+static int take_rows(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags,
+                     const tutti_update *o, struct tt_rows *r)
+{
+	bool mapped = flags & TT_PUSH_MAPPED;
+	struct tt_elements e = { 0 };
+	int err;
+
+	get_rows(t, p, r, mapped ? TT_PUSH_PIECE : TT_PUSH_MESSAGE);
+	if (p->bad)
+		return 0;
+	if (!mapped && flags & TT_PUSH_FIRST && t->shard.pushers[from->rank])
+		t->shard.pushers[from->rank]->mapped = NULL; /* of a push that was given up */
+	if (mapped && (err = find_mapped(t, from, p, flags, r, &e)))
+		return err; /* the worker sends this push again, or has not joined */
+	err = mapped ? 0 : tt_table_unpack(t, p, (size_t)r->n * r->count, flags & TT_SPARSE, &e);
+	if (!p->bad && err)
+		err = tt_table_refuse(t, from->rank, flags, o, err);
+	else if (!p->bad)
+		err = tt_table_apply_rows(t, from->rank, flags, o, r, e.at);
+	tt_elements_free(t, &e);
+	return err;
 }
 
 void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
@@ -268,7 +308,6 @@ void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 	const struct tt_pack message = *p;
 	struct request q = get_request(from, p);
 	struct tutti_table *t = q.table;
-	struct tt_elements e = { 0 };
 	tutti_update options;
 	struct tt_rows r;
 	int err = t ? 0 : -ESTALE;
@@ -278,17 +317,8 @@ void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 	get_shape(p, &r);
 	if (q.flags & TT_PUSH_OPTIONS)
 		tt_table_get_options(p, &options);
-	if (t)
-		get_rows(t, p, &r);
 	if (t && !p->bad)
-		err = tt_table_unpack(t, p, (size_t)r.n * r.count, q.flags & TT_SPARSE, &e);
-	const tutti_update *o = q.flags & TT_PUSH_OPTIONS ? &options : NULL;
-	if (t && !p->bad && err)
-		err = tt_table_refuse(t, from->rank, q.flags, o, err);
-	else if (t && !p->bad)
-		err = tt_table_apply_rows(t, from->rank, q.flags, o, &r, e.at);
-	if (t)
-		tt_elements_free(t, &e);
+		err = take_rows(t, from, p, q.flags, q.flags & TT_PUSH_OPTIONS ? &options : NULL, &r);
 	if (!p->bad)
 		tt_table_answer(from, q.number, err);
 }
@@ -353,7 +383,7 @@ void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
 
 	get_shape(p, &r);
 	if (t)
-		get_rows(t, p, &r);
+		get_rows(t, p, &r, TT_PUSH_MESSAGE);
 	p->bad |= t && q.flags & TT_PULL_UNSEEN && (!t->shard.fresh || r.count != t->row);
 	if (p->bad)
 		return;

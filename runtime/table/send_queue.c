@@ -58,6 +58,21 @@ int tt_send_queue_put(struct tt_send_queue *f, struct tt_slot *s, struct tt_call
 	return s->put.op.err; /* an error found before a transport saw the PUT: put_done() is called all the same */
 }
 
+void tt_send_queue_offer(struct tt_send_queue *f, struct tt_call_part *p, const char *delta, size_t len)
+{
+	struct tt_net *net;
+	struct tt_mem mem;
+
+	if (tt_now() < f->by_slots_until || !tt_window_is_mapped(p->call->table->window, p->member->rank))
+		return; /* where this rank can map the server's memory, the server can map this rank's */
+	net = tt_member_net(p->member);
+	if (net->transport->pin)
+		return;
+	mem = tt_mem_of((char *)(uintptr_t)delta, len);
+	if (mem.fd >= 0 && net->transport->reg(net, &mem, 1, NULL, &p->region))
+		p->region = NULL; /* the delta goes another way */
+}
+
 static void free_slot_of(struct tt_send_queue *f, const struct tt_sent *s)
 {
 	if (s->slot < 0)

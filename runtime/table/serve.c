@@ -552,8 +552,7 @@ void tt_table_put_options(struct tt_pack *p, const tutti_update *u)
 		tt_put64(p, bits[i]);
 }
 
-/* Maps the delta of the whole shard in the worker's memory, as its push begins. */
-static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags)
+int tt_table_map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, uint64_t bytes)
 {
 	struct tt_pusher *pusher = t->shard.pushers[from->rank];
 	struct tt_key key;
@@ -561,8 +560,9 @@ static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pa
 	tt_get_key(p, &key);
 	if (!pusher)
 		return -EINVAL; /* the worker has not joined */
-	p->bad |= key.len != tt_table_range(t, t->mine).count * tt_delta_width(t, flags);
+	p->bad |= bytes != UINT64_MAX && key.len != bytes;
 	pusher->mapped = p->bad ? NULL : tt_member_net(from)->transport->map(from->link->peer, &key, 0);
+	pusher->mapped_bytes = key.len;
 	return pusher->mapped || p->bad ? 0 : -EOPNOTSUPP;
 }
 
@@ -625,8 +625,9 @@ static const char *find_piece(const struct tutti_table *t, struct tt_member *fro
 	const struct tt_table_peer *peer = tt_member_own(from, TT_TABLE_SLOT);
 	size_t first = (size_t)(range.first - tt_table_range(t, t->mine).first), len = (size_t)range.count * width;
 
-	if (slot == TT_IN_PLACE)
-		return pusher && pusher->mapped ? pusher->mapped + first * width : NULL;
+	if (slot == TT_IN_PLACE) /* a push of rows may have mapped less */
+		return pusher && pusher->mapped && first * width + len <= pusher->mapped_bytes ?
+		       pusher->mapped + first * width : NULL;
 	if (slot >= TT_SEND_QUEUE_SLOTS || !peer || !peer->inbox || len > TT_PUSH_PIECE)
 		return NULL;
 	return peer->inbox + (size_t)slot * TT_PUSH_PIECE;
@@ -718,7 +719,7 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 	if (flags & TT_PUSH_OPTIONS)
 		tt_table_get_options(p, &options);
 	if (t && !p->bad && slot == TT_IN_PLACE && flags & TT_PUSH_FIRST)
-		err = map_delta(t, from, p, flags);
+		err = tt_table_map_delta(t, from, p, tt_table_range(t, t->mine).count * tt_delta_width(t, flags));
 	if (t && !err && !is_within(t, range))
 		err = -ERANGE;
 	const tutti_update *o = flags & TT_PUSH_OPTIONS ? &options : NULL;

@@ -51,7 +51,8 @@ enum {
 _Static_assert(TT_PUSH_HEAD + TT_PUSH_MESSAGE <= TT_MESSAGE_MAX, "rows that fill a message travel in one");
 
 /* Flags: of PUSH and PUSH_ROWS, */
-enum { TT_PUSH_FIRST = 1, TT_PUSH_LAST = 2, TT_PUSH_ASSIGN = 4, TT_PUSH_OPTIONS = 8, TT_PUSH_PULL = 32 };
+enum { TT_PUSH_FIRST = 1, TT_PUSH_LAST = 2, TT_PUSH_ASSIGN = 4, TT_PUSH_OPTIONS = 8, TT_PUSH_PULL = 32,
+	TT_PUSH_MAPPED = 64 };   /* of PUSH_ROWS: the elements lie in memory that the server maps */
 enum { TT_SPARSE = 16 };         /* of all messages with elements: they are a block of filter.c, */
 enum { TT_PULL_NEW = 1, TT_PULL_ALL = 2, TT_PULL_UNSEEN = 4 }; /* of PULL_ROWS and PULL_FRESH: the worker has seen no
                                   * row; it is about to see all; only rows that it has not seen are wanted, */
@@ -139,6 +140,7 @@ struct tt_pusher { /* what a server knows of one rank */
 	char *staged;                /* ... as much of an assign of a whole shard in rounds; NULL: nothing */
 	uint64_t staged_count;       /* ... its elements */
 	const char *mapped;          /* ... its delta for this shard; NULL: it is not read in place */
+	uint64_t mapped_bytes;
 	struct tt_push push;
 };
 
@@ -514,6 +516,8 @@ void tt_table_change(struct tutti_table *, const struct tt_pusher *, size_t at, 
                      void *back);
 /* The same of rows; their `w` is set here. */
 void tt_table_change_rows(struct tutti_table *, const struct tt_pusher *, const struct tt_rows_piece *);
+/* Maps a push's delta for this shard, as its first piece comes. It has so many bytes; UINT64_MAX: any number. */
+int tt_table_map_delta(struct tutti_table *, struct tt_member *from, struct tt_pack *, uint64_t bytes);
 /* Takes a piece of a dense push. back: room for what the rule returns, or NULL. */
 int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_range,
                    const void *delta, void *back);
@@ -588,6 +592,8 @@ void tt_lane_post(struct tt_lane *, struct tt_sent); /* notes a message that is 
 /* Reads the head of an answer, and finds its message. False: the message is bad, or its sender has left. */
 bool tt_send_queue_answered(struct tt_member *from, bool pull, struct tt_pack *, int *err, struct tt_sent *);
 struct tt_slot *tt_send_queue_slot(struct tt_send_queue *); /* a free one; NULL: none is free */
+/* Registers the delta for the server, if it lies in memory that a server on this host can map: then p->region. */
+void tt_send_queue_offer(struct tt_send_queue *, struct tt_call_part *, const char *delta, size_t len);
 int tt_send_queue_put(struct tt_send_queue *, struct tt_slot *, struct tt_call_part *, const char *from, size_t len);
 void tt_send_queue_go_on(struct tt_send_queue *); /* sends what slots and lanes have room for */
 

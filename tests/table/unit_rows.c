@@ -98,6 +98,67 @@ static void program_sums(tutti *job)
 
 static void test_sums(void) { on_wires(program_sums, (const int[]){ 1, 2, 3, 5, 0 }); }
 
+/* Deltas of tutti_alloc(), which a server on the same host reads in place: rows in any number, parts of long rows, rows
+ * that are set; sorted lists go so to several servers, others to one. */
+
+static uint64_t count_sent(tutti *job)
+{
+	tutti_stat to = { 0 };
+
+	return tutti_stats(job, 0, TUTTI_STAT_MESSAGE, &to) ? 0 : to.bytes;
+}
+
+static void push_mapped(tutti *job, int servers, uint64_t rows, size_t row, unsigned flags)
+{
+	static const int server[] = { 0, 1 };
+	tutti_table_config c = config_of(TUTTI_F32, flags & TUTTI_TABLE_KEYS ? 0 : rows, row, flags);
+	size_t count = rows * row, bytes = count * sizeof(float);
+	float *d, *v = calloc(count, sizeof *v);
+	uint64_t *list = calloc(rows, sizeof *list), sent;
+	tutti_table *t;
+	bool good = true;
+
+	c.servers = servers;
+	c.server = server;
+	t = open_table(job, "mapped", &c);
+	CHECK(tutti_alloc(job, bytes, -1, (void **)&d) == 0);
+	for (size_t i = 0; i < rows; i++)
+		list[i] = servers == 1 ? rows - 1 - i : i;
+	for (size_t i = 0; i < count; i++)
+		d[i] = (float)(list[i / row] % 100 + 1) * (float)(i % row % 10 + 1);
+	sent = count_sent(job);
+	if (tutti_rank(job))
+		CHECK(tutti_table_push_rows(t, list, rows, d, NULL, NULL) == 0 &&
+		      tutti_table_push_rows(t, list, rows, d, NULL, NULL) == 0);
+	if (!tt_world && tutti_rank(job) && tt_window_is_mapped(t->window, 0) && !(flags & TUTTI_TABLE_FILTER) &&
+	    (servers == 1 || !(flags & TUTTI_TABLE_KEYS)))
+		CHECK(count_sent(job) - sent < 2 * 10000 + bytes / 10);
+	CHECK(tutti_barrier(job, NULL) == 0 && tutti_table_pull_rows(t, list, rows, v, NULL) == 0);
+	for (size_t i = 0; i < count; i++)
+		good &= v[i] == 2 * (float)(tutti_size(job) - 1) * d[i];
+	CHECK(good && tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		CHECK(tutti_table_assign_rows(t, list, rows, d, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0 && tutti_table_pull_rows(t, list, rows, v, NULL) == 0);
+	CHECK(!memcmp(v, d, bytes));
+	close_table(job, t);
+	tutti_free(job, d);
+	free(v);
+	free(list);
+}
+
+static void program_mapped(tutti *job)
+{
+	for (int servers = 1; servers <= 2; servers++) {
+		push_mapped(job, servers, 1000, 100, 0);
+		push_mapped(job, servers, 3, 70001, 0); /* a row is longer than a piece */
+		push_mapped(job, servers, 1000, 100, TUTTI_TABLE_KEYS);
+		push_mapped(job, servers, 1000, 100, TUTTI_TABLE_FILTER);
+	}
+}
+
+static void test_mapped(void) { on_wires(program_mapped, (const int[]){ 2, 3, 0 }); }
+
 /* Pushes and pulls under way together; a worker's pushes to a server keep their order, whether of rows or of all. */
 static void program_started(tutti *job)
 {
@@ -1487,6 +1548,7 @@ static void test_cancelled(void) { on_wires(program_cancelled, (const int[]){ 1,
 static CU_TestInfo rows_tests[] = {
 	{ "sums", test_sums },
 	{ "started", test_started },
+	{ "deltas in place", test_mapped },
 	{ "in rounds", test_rounds },
 	{ "one version of rows", test_versions },
 	{ "rounds of touched rows", test_touched },

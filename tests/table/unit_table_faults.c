@@ -1019,6 +1019,29 @@ static uint64_t or_so(uint64_t x, unsigned one_in)
 	return tt_sim_chance(one_in) ? x : tt_sim_chance(2) ? tt_sim_chance(1000) : tt_sim_chance(UINT64_MAX);
 }
 
+/* Most of a PUSH_ROWS is right. */
+static void say_rows(struct tt_member *to, uint64_t uid, const float *body)
+{
+	uint8_t head[400];
+	struct tt_pack p = tt_pack(head, sizeof head);
+	unsigned flags = (unsigned)(tt_sim_chance(8) | (tt_sim_chance(2) ? TT_PUSH_MAPPED : 0));
+	uint64_t n = or_so(20, 6);
+
+	tt_put8(&p, TT_PUSH_ROWS);
+	tt_put64(&p, or_so(uid, 10));
+	tt_put32(&p, (uint32_t)tt_sim_chance(5));
+	tt_put8(&p, (uint8_t)flags);
+	tt_put32(&p, (uint32_t)n);
+	tt_put32(&p, (uint32_t)or_so(0, 6));
+	tt_put32(&p, (uint32_t)or_so(1, 6));
+	for (int i = 0; i < 20; i++)
+		tt_put64(&p, or_so(tt_sim_chance(900), 50));
+	for (int i = 0; flags & TT_PUSH_MAPPED && i < (flags & TT_PUSH_FIRST ? 20 : 2); i++) /* a key, and a row */
+		tt_put32(&p, (uint32_t)or_so(0, 3));
+	tt_send(to, head, or_so((size_t)(p.at - head), 20) % (sizeof head + 1), body,
+	        flags & TT_PUSH_MAPPED ? 0 : tt_sim_chance(8) ? tt_min(n, 2000) * sizeof *body : tt_sim_chance(5000));
+}
+
 /* Most of a PUSH is right, so that it gets far. */
 static void say_nonsense(struct tt_member *to, uint64_t uid, const float *body)
 {
@@ -1059,7 +1082,7 @@ static void program_damage(tutti *job)
 		pass_time(10 * TT_MS); /* the others may be in the barrier yet */
 		for (int i = 0; i < WORDS && is_up(job, 0); i++) {
 			tt_lock(job->job);
-			say_nonsense(tt_member(job->job, 0), uid_of(job, "hit"), v);
+			(tt_sim_chance(4) ? say_nonsense : say_rows)(tt_member(job->job, 0), uid_of(job, "hit"), v);
 			tt_unlock(job->job);
 			pass_time(tt_sim_chance(100000));
 		}
