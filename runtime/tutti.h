@@ -21,7 +21,7 @@
  *   -EHOSTDOWN     too few ranks of a group are left
  *   -ERANGE        bytes outside a window
  *   -EMSGSIZE      a message is longer than the memory of its receive
- *   -EEXIST        a window or table of that name is open
+ *   -EEXIST        a window or table of that name is open, or memory is registered
  *   -EMFILE        too many windows, groups or files are open
  *   -ENOMEM        no memory
  *   -ESHUTDOWN     this process has left the job, or leaves it: by tutti_leave, or by a signal
@@ -185,6 +185,15 @@ int tutti_pin(tutti *, int i);
  * such GPU, or no driver. */
 int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory);
 void tutti_free(tutti *, void *memory); /* also after the job was left, and with NULL for the job */
+/* Says that memory of the program stays where it is until tutti_unregister: calls with any part of it pin it for the
+ * adapter once, and not in each call. `memory`: `bytes` bytes of the host, from malloc or PyTorch say, or of a GPU.
+ * tutti_unregister takes the address that was registered. Call it before the memory is freed. Calls under way keep
+ * their pins until they end. tutti_leave unregisters all. Transports without pins (shm, tcp) only note the range. A
+ * fork's child has no registered memory. Errors of tutti_register: -EEXIST: part of the memory is registered; -EINVAL:
+ * no bytes, or memory of tutti_alloc, which needs no registering; -ENOMEM: the system lets this process lock no more
+ * ("ulimit -l"). Of tutti_unregister: -ENOENT: no registered memory begins there. */
+int tutti_register(tutti *, void *memory, size_t bytes);
+int tutti_unregister(tutti *, void *memory);
 /* The calling thread's work on a GPU is in `stream` (a CUstream or cudaStream_t) from now on: calls of this thread with
  * memory of the stream's GPU take the memory as it is once the stream has got so far. NULL, as at first: in the legacy
  * stream of the memory's GPU. What calls deliver is there when they or their wait return; no stream waits for it.

@@ -184,6 +184,9 @@ struct tt_engine {
 	bool pins;                     /* some net reaches pinned memory alone */
 	struct tt_list arenas;         /* what stays pinned of tutti_alloc's memory; the last used is the last */
 	struct tt_list unpinned;       /* let go under the lock */
+	struct tt_registered *registered; /* what the program has registered, by address */
+	size_t registered_count, registered_room;
+	uint64_t registered_made;      /* ever */
 	uint64_t arenas_freed;         /* tt_arenas_freed() when `arenas` was last swept */
 	const struct tt_staging *stage;
 };
@@ -261,6 +264,7 @@ struct tt_pinned {
 	struct tt_pin *pins[TT_NETS]; /* one of each net that pins; NULL: no more */
 	unsigned uses;
 	uint64_t arena;             /* serial number, or the number of a device's allocation; 0: it is not kept */
+	bool stays;                 /* all of a registered range: until it is unregistered */
 	struct tt_region *local[TT_NETS]; /* made at the first use, one a net; NULL: none */
 	/* Memory of a device (mem.gpu >= 0): one of these for each call, whatever its length */
 	struct tt_pinned *kept;     /* whose pins and regions it uses; NULL: it has its own */
@@ -301,6 +305,8 @@ int tt_pin_mem(struct tt_job *, const struct tt_mem *, int remote, struct tt_pin
 /* With the lock: */
 void tt_unpin(struct tt_job *, struct tt_pinned *); /* later, without the lock; NULL is allowed */
 int tt_pinned_region(struct tt_pinned *, struct tt_net *, struct tt_region **); /* all of it, for local use */
+/* What is kept of a registered range, or of a device's allocation, goes, or when the last call has ended. */
+void tt_pins_drop(struct tt_job *, uint64_t serial);
 
 static inline bool tt_pinned_on_device(const struct tt_pinned *p) { return p && p->mem.gpu >= 0; }
 
@@ -320,6 +326,16 @@ static inline bool tt_pinned_holds(const struct tt_pinned *p, const void *at, si
 
 	return offset <= p->mem.len && len <= p->mem.len - offset;
 }
+
+/* ---- registered.c: memory that the program registers ---- */
+
+#define TT_REGISTERED (1ull << 63) /* in the serial numbers of registered ranges; arenas have lower ones */
+/* The serial number of the host's range that holds all of this, and the range; 0: none does. Takes the lock. */
+uint64_t tt_registered_of(struct tt_job *, const void *base, size_t len, struct tt_mem *all);
+bool tt_registered_is(const struct tt_job *, const struct tt_mem *, uint64_t serial); /* with the lock: is it in it? */
+int tt_register(struct tt_job *, void *memory, size_t bytes); /* tutti_register */
+int tt_unregister(struct tt_job *, void *memory);             /* tutti_unregister */
+void tt_registered_close(struct tt_job *);
 
 /* ---- scratch.c: a cache of temporary buffers ---- */
 

@@ -9,9 +9,11 @@
  * point that the caller's stream has reached.
  *
  * Memory of tutti_alloc stays pinned: once with all of its arena, for local use; and the ranges into which collectives
- * have received last. Arenas have serial numbers: an address of one that was freed may come again. Likewise memory of
- * a device, of any allocator, whose allocations have numbers, too: the pin of a call uses the one that is kept. An
- * adapter may keep the pages of memory that was freed, so few are kept, and each new pin looks which are still there.
+ * have received last. Arenas have serial numbers: an address of one that was freed may come again. Memory of the
+ * program's stays pinned likewise while it is registered (registered.c), and a registered range into which collectives
+ * receive as a whole is none of the last ones: it stays, too. Likewise memory of a device, of any allocator, whose
+ * allocations have numbers, too: the pin of a call uses the one that is kept. An adapter may keep the pages of memory
+ * that was freed, so few are kept, and each new pin looks which are still there.
  */
 #include "engine/engine.h"
 #include <stdlib.h>
@@ -137,7 +139,7 @@ static void forget_freed(struct tt_job *job)
 		return;
 	e->arenas_freed = freed;
 	tt_each_of(struct tt_pinned, link, p, &e->arenas) {
-		if (p->mem.gpu >= 0 || tt_arena_is_there(p->arena))
+		if (p->mem.gpu >= 0 || p->arena & TT_REGISTERED || tt_arena_is_there(p->arena))
 			continue;
 		tt_list_remove(&p->link);
 		tt_unpin(job, p);
@@ -181,22 +183,29 @@ static struct tt_pinned *use_kept(struct tt_job *job, const struct tt_mem *mem, 
 	return found;
 }
 
-static void keep(struct tt_job *job, struct tt_pinned *kept, uint64_t serial)
+static void keep_locked(struct tt_job *job, struct tt_pinned *kept, uint64_t serial)
 {
 	struct tt_pinned *oldest = NULL;
 	int n = 0;
 
-	tt_ticket_lock_take(&job->engine.lock);
 	kept->arena = serial;
 	kept->uses++;
 	tt_list_append(&job->engine.arenas, &kept->link);
 	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
-		if ((p->remote || p->mem.gpu >= 0) && !n++)
+		if ((p->remote || p->mem.gpu >= 0) && !p->stays && !n++)
 			oldest = p;
 	if (n > KEPT) {
 		tt_list_remove(&oldest->link);
 		tt_unpin(job, oldest);
 	}
+}
+
+/* Memory that was unregistered meanwhile is not kept. */
+static void keep(struct tt_job *job, struct tt_pinned *kept, uint64_t serial)
+{
+	tt_ticket_lock_take(&job->engine.lock);
+	if (!(serial & TT_REGISTERED) || tt_registered_is(job, &kept->mem, serial))
+		keep_locked(job, kept, serial);
 	tt_ticket_lock_release(&job->engine.lock);
 }
 
@@ -220,14 +229,19 @@ static bool nth_kept(struct tt_job *job, int n, struct allocation *out)
 	return any;
 }
 
-static void drop_allocation(struct tt_job *job, uint64_t number)
+void tt_pins_drop(struct tt_job *job, uint64_t serial)
 {
-	tt_ticket_lock_take(&job->engine.lock);
 	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
-		if (p->mem.gpu >= 0 && p->arena == number) {
+		if (p->arena == serial && (serial & TT_REGISTERED || p->mem.gpu >= 0)) {
 			tt_list_remove(&p->link);
 			tt_unpin(job, p);
 		}
+}
+
+static void drop_allocation(struct tt_job *job, uint64_t number)
+{
+	tt_ticket_lock_take(&job->engine.lock);
+	tt_pins_drop(job, number);
 	tt_ticket_lock_release(&job->engine.lock);
 }
 
@@ -250,7 +264,7 @@ static bool give_up_idle(struct tt_job *job)
 
 	tt_ticket_lock_take(&e->lock);
 	tt_each_of(struct tt_pinned, link, p, &e->arenas) {
-		if ((!p->remote && p->mem.gpu < 0) || p->uses > 1)
+		if ((!p->remote && p->mem.gpu < 0) || p->stays || p->uses > 1)
 			continue;
 		tt_list_remove(&p->link);
 		tt_unpin(job, p);
@@ -271,15 +285,18 @@ static int pin_anew(struct tt_job *job, const struct tt_mem *mem, int remote, st
 }
 
 /* Two threads may pin one arena at the same time: then it is pinned twice, until it is freed. */
-static int pin_kept(struct tt_job *job, const struct tt_mem *mem, int remote, uint64_t serial, struct tt_pinned **out)
+static int pin_kept(struct tt_job *job, const struct tt_mem *mem, int remote, const struct tt_mem *all, uint64_t serial,
+                    struct tt_pinned **out)
 {
 	int err;
 
 	if ((*out = use_kept(job, mem, remote, serial)))
 		return 0;
-	if (!(err = pin_anew(job, mem, remote, out)))
-		keep(job, *out, serial);
-	return err;
+	if ((err = pin_anew(job, mem, remote, out)))
+		return err;
+	(*out)->stays = serial & TT_REGISTERED && mem->base == all->base && mem->len == all->len;
+	keep(job, *out, serial);
+	return 0;
 }
 
 int tt_look_for_device(const void *base, size_t len, struct tt_gpu_range *range)
@@ -374,11 +391,19 @@ static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_
 	return 0;
 }
 
+/* The serial number of the arena, or of the registered range, that holds all. 0: neither does. */
+static uint64_t find_kept_range(struct tt_job *job, const void *base, size_t len, struct tt_mem *all)
+{
+	uint64_t serial = tt_arena_of(base, len, all);
+
+	return serial ? serial : tt_registered_of(job, base, len, all);
+}
+
 static int pin_for(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use,
                    const struct tt_gpu_range *known, struct tt_pinned **out)
 {
 	struct tt_mem arena, mem = tt_mem_of((void *)(uintptr_t)base, len);
-	uint64_t serial = use == TT_PIN_WINDOW ? 0 : tt_arena_of(base, len, &arena);
+	uint64_t serial = use == TT_PIN_WINDOW ? 0 : find_kept_range(job, base, len, &arena);
 	struct tt_gpu_range range = known ? *known : (struct tt_gpu_range){ .device = -1 };
 	int err = serial || known ? 0 : tt_find_device(base, len, &range);
 
@@ -387,7 +412,7 @@ static int pin_for(struct tt_job *job, const void *base, size_t len, enum tt_pin
 	if (!tt_pins_host(job, len, use))
 		return 0;
 	if (serial) {
-		err = pin_kept(job, use == TT_PIN_READ ? &arena : &mem, use != TT_PIN_READ, serial, out);
+		err = pin_kept(job, use == TT_PIN_READ ? &arena : &mem, use != TT_PIN_READ, &arena, serial, out);
 		/* a few bytes may be copied where all of the arena cannot be locked */
 		return err == -ENOMEM && use == TT_PIN_READ && len <= job->engine.pin_above ? 0 : err;
 	}
@@ -420,4 +445,5 @@ void tt_pins_close(struct tt_job *job)
 	while ((node = tt_list_pop(&job->engine.arenas)))
 		tt_unpin(job, tt_container_of(node, struct tt_pinned, link));
 	tt_unpin_waiting(job);
+	tt_registered_close(job);
 }

@@ -699,6 +699,9 @@ void tutti_free(tutti *at, void *memory)
 	tt_memory_free(memory);
 }
 
+int tutti_register(tutti *at, void *memory, size_t bytes) { return tt_register(tt_job_of(at), memory, bytes); }
+int tutti_unregister(tutti *at, void *memory) { return tt_unregister(tt_job_of(at), memory); }
+
 int tutti_stream(tutti *at, void *stream)
 {
 	int err = tt_usable(tt_job_of(at));

@@ -248,6 +248,98 @@ static void copy_unlockable(tutti *job)
 	tutti_free(job, far);
 }
 
+static void use_all(tutti *job, tutti_window *w, char *at, size_t len)
+{
+	CHECK(tutti_allreduce(job, at, at, len / sizeof(float), TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_put(w, 1, 0, at, len, NULL) == 0);
+		CHECK(tutti_get(w, 1, 0, at + len / 2, len / 2, NULL) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+/* How many registrations the calls need, without those that the background thread makes beside them. */
+static uint64_t count_registrations(tutti *job, tutti_window *w, char *at, int ranges)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (int round = 0; round < 4; round++) {
+		uint64_t before = fake_calls("reg_mr");
+		for (int i = 0; i < ranges; i++)
+			use_all(job, w, at + i * MIB, MIB);
+		least = tt_min(least, fake_calls("reg_mr") - before);
+	}
+	return least;
+}
+
+/* Memory of malloc's: each call registers it, unless the program has. More ranges than are kept unregistered stay. */
+static void register_brought(tutti *job)
+{
+	enum { RANGES = 20 };
+	char *there = (char *)take_memory(job, MIB), *brought = calloc(RANGES, MIB);
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", there, MIB, &w) == 0);
+	CHECK(count_registrations(job, w, brought, 1) > 0);
+	for (int i = 0; i < RANGES; i++)
+		CHECK(tutti_register(job, brought + i * MIB, MIB) == 0);
+	CHECK(count_registrations(job, w, brought, RANGES) == 0);
+	for (int i = 0; i < RANGES; i++)
+		CHECK(tutti_unregister(job, brought + i * MIB) == 0);
+	CHECK(count_registrations(job, w, brought, 1) > 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_free(job, there);
+	free(brought);
+}
+
+static int open_registrations(void) { return (int)fake_calls("reg_mr") - (int)fake_calls("dereg_mr"); }
+
+/* What a started call uses stays pinned until the call ends, and then goes. */
+static void unregister_in_use(tutti *job)
+{
+	char *there = (char *)take_memory(job, LARGE), *brought = calloc(1, LARGE);
+	tutti_window *w;
+	tutti_op op = { 0 };
+
+	CHECK(tutti_window_open(job, "w", there, LARGE, &w) == 0 && tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_put(w, 1, 0, there, LARGE, NULL) == 0); /* its arena is pinned, and stays so */
+		int before = open_registrations();
+		CHECK(tutti_register(job, brought, LARGE) == 0 && open_registrations() == before + 1);
+		memset(brought, 7, LARGE);
+		CHECK(tutti_put(w, 1, 0, brought, LARGE, &op) == 0);
+		CHECK(tutti_unregister(job, brought) == 0);
+		CHECK(tutti_wait(&op, -1) == 0);
+		for (int i = 0; i < 1000 && open_registrations() > before; i++)
+			usleep(1000);
+		CHECK(open_registrations() == before);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_rank(job) == 0 || (there[0] == 7 && there[LARGE - 1] == 7));
+	tutti_window_close(w);
+	tutti_free(job, there);
+	free(brought);
+}
+
+/* The system locks no more: nothing is registered then. */
+static void register_unlockable(tutti *job)
+{
+	char *brought = calloc(1, MIB);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		fake_fail("reg_mr", 1, ENOMEM);
+		CHECK(tutti_register(job, brought, MIB) == -ENOMEM && strstr(tutti_why(), "ulimit -l"));
+		fake_fail("reg_mr", 0, 0);
+		CHECK(tutti_unregister(job, brought) == -ENOENT);
+		CHECK(tutti_register(job, brought, MIB) == 0); /* and tutti_leave unregisters it */
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_leave(job);
+	free(brought);
+}
+
 static void on_verbs(void (*program)(tutti *))
 {
 	static const char *const adapters[] = { "fake_ib0", "fake_roce0" }; /* iWARP copies what a GET brings */
@@ -264,6 +356,9 @@ static void test_polls_alone(void) { on_verbs(poll_alone); }
 static void test_registrations(void) { on_verbs(register_once); }
 static void test_kept(void) { on_verbs(give_up_kept); }
 static void test_unlockable(void) { on_verbs(copy_unlockable); }
+static void test_brought(void) { on_verbs(register_brought); }
+static void test_in_use(void) { on_verbs(unregister_in_use); }
+static void test_register_unlockable(void) { on_verbs(register_unlockable); }
 
 static CU_TestInfo costs_tests[] = {
 	{ "all-reduce, push and pull copy nothing", test_copies_nothing },
@@ -273,6 +368,9 @@ static CU_TestInfo costs_tests[] = {
 	{ "nothing is registered twice", test_registrations },
 	{ "what is kept makes room", test_kept },
 	{ "a few bytes need no locked memory", test_unlockable },
+	{ "registered memory is pinned once", test_brought },
+	{ "unregistered in use", test_in_use },
+	{ "registering without memory to lock", test_register_unlockable },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "costs", NULL, NULL, NULL, NULL, costs_tests }, CU_SUITE_INFO_NULL };

@@ -18,6 +18,7 @@ from .gossip import Gossip
 from .group import Change, Group, Message, Peer, Stat
 from .job import Job, Watch, empty, init, version
 from .operation import Operation, wait_all, wait_any
+from .registration import Registration, register
 from .table import Table, TableInfo, Versions
 from .update import (Init, Updater, accumulate, adagrad, adam, adamw, assign, dcasgd, dcasgda, elastic, ftrl, momentum,
                      nesterov, normal, rmsprop, sgd, smoothed, uniform)
@@ -25,8 +26,8 @@ from .window import Window
 
 __version__ = version()
 
-__all__ = ["Change", "Error", "GpuMemory", "Group", "Job", "Message", "Operation", "Peer", "Stat", "Watch", "empty",
-           "errors", "init", "own", "stream", "version", "wait_all", "wait_any"]
+__all__ = ["Change", "Error", "GpuMemory", "Group", "Job", "Message", "Operation", "Peer", "Registration", "Stat",
+           "Watch", "empty", "errors", "init", "own", "register", "stream", "version", "wait_all", "wait_any"]
 __all__ += ["Controller", "Init", "Queue", "Request", "Table", "TableInfo", "Updater", "Versions", "Window",
             "accumulate", "adagrad", "adam", "adamw", "assign", "dcasgd", "dcasgda", "elastic", "ftrl", "momentum",
             "nesterov", "normal", "rmsprop", "sgd", "smoothed", "uniform"]

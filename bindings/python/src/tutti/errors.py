@@ -116,7 +116,7 @@ class MessageTooLong(Error, ValueError):
 
 
 class Exists(Error):
-    """A window or table of that name is open (EEXIST)."""
+    """A window or table of that name is open, or the memory is registered (EEXIST)."""
     code = _errno.EEXIST
 
 
