@@ -31,9 +31,9 @@ show_failures() { # directory
 }
 
 show_longest() { # directory: where the time goes
-	find "$1/tests" -name '*.log' -exec sed -n 's/^TIME \([0-9]*\) s, \([0-9.]*\) s of CPU$/\2 \1/p' {} \; -exec echo {} \; |
-		awk -v top="$1/" '/^[0-9]/ { time = $0; next } time { sub(top, ""); sub(/\.log$/, ""); print time, $0; time = "" }' |
-		sort -rn | awk '{ cpu += $1 } NR <= 5 { list = list (NR > 1 ? ", " : "") $3 " " $1 " s" }
+	find "$1/tests" -name '*.log' -exec grep -H '^TIME ' {} + |
+		sed -n 's/^\(.*\)\.log:TIME .* s, \(.*\) s of CPU$/\2 \1/p' |
+		sort -rn | awk '{ cpu += $1 } NR <= 5 { list = list (NR > 1 ? ", " : "") $2 " " $1 " s" }
 			END { if (NR) printf "CPU: %d s, of which %s\n", cpu, list }'
 }
 
