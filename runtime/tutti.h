@@ -587,7 +587,8 @@ int tutti_stats_dump(tutti *, int fd);
  *             table's options, with n as it is, for any w and l1. But z has 24 bits (53 in a table of f64): of
  *             l1 + |w| ((beta + sqrt(n)) / alpha + l2) they may keep only l1, and then the next push finds w = 0. A
  *             push with an l1, l2, alpha or beta of its own makes of z what these give
- *   ELASTIC   e = alpha (x - w); w += e, where x is what was pushed; a push_pull gives e back, for x -= e
+ *   ELASTIC   e = alpha (x - w); w += e, where x is what was pushed; a push_pull gives e back, for x -= e. Of f16 and
+ *             bf16 the server keeps w in f32, too: moves that are too small to show add up there
  *             alpha 0.5. Zhang et al., arXiv 1412.6651
  *   OWN       a function of the program's; all options, any number, by default 0
  *
@@ -1091,7 +1092,8 @@ int tutti_ea_synchronize_start(tutti_ea *, tutti_op *op);
  * parameters stay as they are. */
 int tutti_ea_synchronize_apply(tutti_ea *);
 /* Says where this rank's center lies: list gets as many tensors as there are parameters. The program may read and set
- * it until its next step. Blocks until all ranks have begun the last averaging. */
+ * it until its next step. A center of f16 or bf16 is rounded: the library adds moves up in f32, also those that are too
+ * small to show; an element that the program sets to another value goes on from that value. Blocks until all ranks have begun the last averaging. */
 int tutti_ea_center(tutti_ea *, tutti_tensor *list);
 /* Save and load this rank's center, its steps since the last synchronization, and its steps since the last averaging.
  * Schedule and flags are the program's: it opens with the same ones. To save blocks until all ranks have begun the last

@@ -31,6 +31,7 @@ struct tutti_ea {
 	tutti_tensor *runs;  /* in sum: tensors of one type, one behind another, and what is between them */
 	int n;               /* of them */
 	char *center, *sum;
+	char *wide;          /* of f16 and bf16: the center in f32, at twice the offset. NULL: there are none */
 	int tau;
 	double alpha;
 	unsigned flags;
@@ -64,6 +65,19 @@ static void cut(struct tutti_ea *ea)
 		tutti_tensor *r = &ea->runs[ea->n - 1];
 		r->count = (size_t)(ea->sum + ea->model.at[i] - (char *)r->data) / tt_type_size(t->type) + t->count;
 	}
+}
+
+static bool is_half(const tutti_tensor *t) { return tt_type_size(t->type) < sizeof(float); }
+
+/* An offset into the center. NULL: the kernels need none there. */
+static char *wide_at(const struct tutti_ea *ea, size_t at) { return ea->wide ? ea->wide + 2 * at : NULL; }
+
+/* The center was set: it is what it is in 16 bits. */
+static void forget_wide(struct tutti_ea *ea)
+{
+	for (int i = 0; ea->wide && i < ea->model.n; i++)
+		if (is_half(&ea->model.tensors[i]))
+			memset(wide_at(ea, ea->model.at[i]), 0, ea->model.tensors[i].count * sizeof(float));
 }
 
 struct said { /* what must be the same on all ranks */
@@ -124,6 +138,7 @@ static int make(struct tutti_ea *ea, tutti *group)
 {
 	static const char what[] = "tutti_ea_open";
 	void *room[2] = { NULL, NULL };
+	bool halves = false;
 	int err = 0;
 
 	if (!tt_model_is_float(&ea->model))
@@ -136,6 +151,10 @@ static int make(struct tutti_ea *ea, tutti *group)
 		return err;
 	if (!(ea->runs = calloc((size_t)ea->model.n, sizeof *ea->runs)))
 		return tt_fail(-ENOMEM, "%s: no memory for %d tensors", what, ea->model.n);
+	for (int i = 0; i < ea->model.n; i++)
+		halves |= is_half(&ea->model.tensors[i]);
+	if (halves && !(ea->wide = calloc(tt_max(ea->model.bytes, 1), 2))) /* what nobody touches takes no memory */
+		return tt_fail(-ENOMEM, "%s: no memory for a center in f32 of %zu bytes", what, 2 * ea->model.bytes);
 	cut(ea);
 	return tt_round_open(&ea->round, group, ea->n, what);
 }
@@ -165,6 +184,7 @@ static void release_ea(struct tt_handle *h)
 	tt_round_close(&ea->round);
 	tt_memory_free(ea->center);
 	tt_memory_free(ea->sum);
+	free(ea->wide);
 	free(ea->copy);
 	free(ea->now);
 	free(ea->list);
@@ -264,12 +284,11 @@ static void drop_sum(struct tutti_ea *ea)
 
 static void add_run(struct tutti_ea *ea, const tutti_tensor *r)
 {
-	char *center = ea->center + ((char *)r->data - ea->sum);
-	size_t width = tt_type_size(r->type);
+	size_t at = (size_t)((char *)r->data - ea->sum), width = tt_type_size(r->type), bytes = r->count * width;
 
-	for (size_t i = 0, n; i < r->count; i += n) {
-		n = next_piece(ea, r->count - i, width);
-		tt_reduce(center + i * width, (char *)r->data + i * width, n, r->type, TUTTI_SUM);
+	for (size_t i = 0, n; i < bytes; i += n * width) {
+		n = next_piece(ea, (bytes - i) / width, width);
+		tt_elastic_round(NULL, ea->center + at + i, wide_at(ea, at + i), ea->sum + at + i, 0, n, r->type);
 	}
 }
 
@@ -279,7 +298,8 @@ static void move_tensor(struct tutti_ea *ea, const tutti_tensor *t, size_t at, d
 
 	for (size_t i = 0, n; i < bytes; i += n * width) {
 		n = next_piece(ea, (bytes - i) / width, width);
-		tt_elastic_round((char *)t->data + i, ea->center + at + i, ea->sum + at + i, alpha, n, t->type);
+		tt_elastic_round((char *)t->data + i, ea->center + at + i, wide_at(ea, at + i), ea->sum + at + i, alpha,
+		                 n, t->type);
 	}
 }
 
@@ -492,8 +512,10 @@ static int spread(struct tutti_ea *ea, bool params)
 
 	store_root(ea, params);
 	err = tutti_broadcast(group, ea->sum, ea->model.bytes, 0, NULL);
-	if (!err)
+	if (!err) {
 		copy_model(ea, ea->center, ea->sum);
+		forget_wide(ea);
+	}
 	if (!err && params && !root)
 		tt_model_load(&ea->model, ea->sum);
 	drop_sum(ea);
@@ -562,6 +584,7 @@ static int begin_spread(struct tutti_ea *ea)
 static int end_spread(struct tutti_ea *ea)
 {
 	copy_model(ea, ea->center, ea->sum);
+	forget_wide(ea);
 	if (ea->params)
 		copy_model(ea, ea->now, ea->sum);
 	drop_sum(ea);
@@ -700,20 +723,25 @@ int tutti_ea_center(tutti_ea *ea, tutti_tensor *list)
 
 static const char state_of[] = "an elastic average";
 
-/* NULL: no memory. The last array has the counters. */
-static struct tt_held *list_state(struct tutti_ea *ea, uint64_t counters[2])
+/* *n: how many arrays. NULL: no memory. */
+static struct tt_held *list_state(struct tutti_ea *ea, uint64_t counters[2], int *n)
 {
-	struct tt_held *list = calloc((size_t)ea->model.n + 1, sizeof *list);
+	struct tt_held *list = calloc(2 * (size_t)ea->model.n + 1, sizeof *list);
 
-	for (int i = 0; list && i < ea->model.n; i++) {
+	if (!list) {
+		tt_fail(-ENOMEM, "no memory for the state of %d tensors", ea->model.n);
+		return NULL;
+	}
+	*n = 0;
+	for (int i = 0; i < ea->model.n; i++) {
 		const tutti_tensor *t = &ea->model.tensors[i];
 		const tutti_tensor center = { ea->center + ea->model.at[i], t->count, t->type };
-		list[i] = tt_held_tensor("center", i, &center);
+		const tutti_tensor wide = { wide_at(ea, ea->model.at[i]), t->count, TUTTI_F32 };
+		list[(*n)++] = tt_held_tensor("center", i, &center);
+		if (is_half(t))
+			list[(*n)++] = tt_held_tensor("wide", i, &wide);
 	}
-	if (list)
-		list[ea->model.n] = tt_held_numbers("steps", counters, 2);
-	else
-		tt_fail(-ENOMEM, "no memory for the state of %d tensors", ea->model.n);
+	list[(*n)++] = tt_held_numbers("steps", counters, 2);
 	return list;
 }
 
@@ -721,13 +749,13 @@ static int save_state(struct tutti_ea *ea, const char *path)
 {
 	uint64_t counters[2] = { ea->steps, (uint64_t)ea->phase };
 	struct tt_held *list;
-	int err;
+	int err, n;
 
 	begin(ea);
 	if ((err = check_step(ea)) || (err = add_sum(ea)))
 		return err;
-	list = list_state(ea, counters);
-	err = list ? tt_state_save(state_of, path, list, ea->model.n + 1) : -ENOMEM;
+	list = list_state(ea, counters, &n);
+	err = list ? tt_state_save(state_of, path, list, n) : -ENOMEM;
 	free(list);
 	return err;
 }
@@ -745,14 +773,14 @@ static int load_state(struct tutti_ea *ea, const char *path)
 {
 	uint64_t counters[2];
 	struct tt_held *list;
-	int err;
+	int err, n;
 
 	if (ea->round.err || ea->round.begun || ea->pending)
 		return ea->round.err ? tt_round_end(&ea->round) :
 		       tt_fail(-EINVAL, "tutti_ea_load: an averaging is under way: load before the first step");
-	if (!(list = list_state(ea, counters)))
+	if (!(list = list_state(ea, counters, &n)))
 		return -ENOMEM;
-	if (!(err = tt_state_load(state_of, path, list, ea->model.n + 1))) {
+	if (!(err = tt_state_load(state_of, path, list, n))) {
 		ea->steps = counters[0];
 		ea->phase = (int)tt_min(counters[1], INT_MAX / 2);
 		ea->begun = true;

@@ -4,7 +4,8 @@
  *   reduce_kernels.h  vectors of one width, and the table of kernels; compiled three times:
  *                     reduce_plain.c (16 bytes: SSE2, NEON, plain C), reduce_avx2.c (32), reduce_avx512.c (64)
  *   reduce_loops.h    the loops, compiled in each of them for each type
- *   updater_loops.h   the loops of a table's update rules, likewise */
+ *   updater_loops.h   the loops of a table's update rules, likewise
+ *   elastic_loops.h   the loops of elastic averaging, likewise */
 #ifndef TT_REDUCE_H
 #define TT_REDUCE_H
 #include "kernel/kernel.h"
@@ -28,7 +29,7 @@ struct tt_kernels {
 		/* The rest but scale: NULL for integers. */
 		void (*blend)(char *to, double by_a, const char *a, double by_b, const char *b, size_t first,
 		              size_t count, bool stream);
-		void (*elastic_round)(char *x, char *center, char *sum, double alpha, size_t count);
+		void (*elastic_round)(char *x, char *center, char *wide, char *sum, double alpha, size_t count);
 		void (*scale)(char *acc, size_t count, unsigned n); /* NULL for elements of one byte */
 		void (*update[TUTTI_UPDATE_ELASTIC + 1])(const struct tt_update_run *, size_t count); /* or NULL */
 		void (*back_up)(char *state, const char *w, size_t count); /* into NUMBERs ... */

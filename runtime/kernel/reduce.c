@@ -199,9 +199,9 @@ void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, 
 	tt_blend_part(to, by_a, a, by_b, b, count, type, is_worth(to, a, b, count * tt_type_size(type)));
 }
 
-void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t count, tutti_type type)
+void tt_elastic_round(void *x, void *center, void *wide, void *sum, double alpha, size_t count, tutti_type type)
 {
-	IN_MODES(elastic_round(x, center, sum, alpha, count));
+	IN_MODES(elastic_round(x, center, wide, sum, alpha, count));
 }
 
 static void divide_bytes(void *acc, size_t count, tutti_type type, unsigned n) /* towards zero */

@@ -205,39 +205,6 @@ INLINE void ON(step_blend)(const struct ON(work) *w, size_t i, int vectors, size
 		a[u] = ON(blend_numbers)(by_a, a[u], by_b, b[u]);
 	ON(put_all)(w->to + i, a, vectors, len, stream);
 }
-
-/* Stores, and goes on with what is stored: half a NUMBER has fewer bits. */
-INLINE void ON(put_rounded)(char *to, VEC *v, size_t len)
-{
-	ON(put)(to, v, len, false);
-	if (PARTS > 1)
-		ON(get)(v, to, len);
-}
-
-INLINE void ON(step_round)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, char *center,
-                           char *sum, NUMBER alpha)
-{
-	VEC x[PARTS], c[PARTS], s[PARTS];
-
-	(void)stream;
-	ON(look_ahead)(w->to + i, vectors);
-	ON(look_ahead)(center + i, vectors);
-	ON(look_ahead)(sum + i, vectors);
-	for (int v = 0; v < vectors; v++, i += WIDTH) { /* two tiles do not fit into registers */
-		ON(get)(x, w->to + i, len);
-		ON(get)(c, center + i, len);
-		ON(get)(s, sum + i, len);
-		for (size_t u = 0; u < PARTS; u++)
-			c[u] = ON(clean)(c[u] + s[u]);
-		ON(put_rounded)(center + i, c, len);
-		for (size_t u = 0; u < PARTS; u++)
-			s[u] = ON(clean)(alpha * (x[u] - c[u]));
-		ON(put_rounded)(sum + i, s, len);
-		for (size_t u = 0; u < PARTS; u++)
-			x[u] = ON(clean)(x[u] - s[u]);
-		ON(put)(w->to + i, x, len, false);
-	}
-}
 #endif
 
 /* Tiles, then vectors, then elements. Only tiles bypass the caches. */
@@ -291,14 +258,8 @@ static void ON(blend)(char *to, double by_a, const char *a, double by_b, const c
 	LOOP(first, count, step_blend, (NUMBER)by_a, (NUMBER)by_b);
 }
 
-static void ON(elastic_round)(char *x, char *center, char *sum, double alpha, size_t count)
-{
-	const struct ON(work) w = { .to = x };
-	const bool stream = false;
-
-	LOOP(0, count, step_round, center, sum, (NUMBER)alpha);
-}
 #include "kernel/updater_loops.h"
+#include "kernel/elastic_loops.h"
 #endif
 
 #undef TYPE

@@ -154,7 +154,7 @@ static const struct rule {
 	[TUTTI_UPDATE_FTRL] = { "ftrl", .states = { "z", "n" },
 		.takes = SCALE | ALPHA | BETA | L1 | L2,
 		.defaults = { .scale = 1, .alpha = 0.005, .beta = 1 } },
-	[TUTTI_UPDATE_ELASTIC] = { "elastic", .takes = ALPHA, .defaults = { .alpha = 0.5 } },
+	[TUTTI_UPDATE_ELASTIC] = { "elastic", .takes = ALPHA, .states = { "wide" }, .defaults = { .alpha = 0.5 } },
 	[TUTTI_UPDATE_OWN] = { "own", .takes = ~0u, .flags = TUTTI_SHARED_STATE, .each = true },
 };
 static const char *const own_states[TT_UPDATE_STATES] = { "own0", "own1", "own2", "own3" };
@@ -165,11 +165,13 @@ bool tt_updater_gives_back(const tutti_updater *a) { return a->rule == TUTTI_UPD
 
 static bool keeps_backup(tutti_update_rule rule) { return rule == TUTTI_UPDATE_DCASGD || rule == TUTTI_UPDATE_DCASGDA; }
 
-static int count_states(const tutti_updater *a)
+static int count_states(const struct tt_updater *u)
 {
-	const struct rule *r = &rules[a->rule];
+	const struct rule *r = &rules[u->as.rule];
 
-	return a->rule == TUTTI_UPDATE_OWN ? a->own_states : !!r->states[0] + !!r->states[1];
+	if (u->as.rule == TUTTI_UPDATE_ELASTIC && tt_type_size(u->type) >= sizeof(float))
+		return 0; /* 16 bits alone are less than the moves need */
+	return u->as.rule == TUTTI_UPDATE_OWN ? u->as.own_states : !!r->states[0] + !!r->states[1];
 }
 
 static bool has_state_each(const tutti_updater *a) { return rules[a->rule].each && !(a->flags & TUTTI_SHARED_STATE); }
@@ -267,7 +269,7 @@ static size_t state_size(const struct tt_updater *u) { return u->type == TUTTI_F
 
 static void unmap_all(const struct tt_updater *u, char **state, int workers, size_t count)
 {
-	int n = count_states(&u->as);
+	int n = count_states(u);
 
 	for (int i = 0; state && i < workers * n; i++)
 		tt_pages_unmap(state[i], count * state_size(u));
@@ -282,7 +284,7 @@ static int no_memory(const struct tt_updater *u, int arrays, size_t count)
 /* Maps the arrays of workers from `from` on, all or none. */
 static int map_all(const struct tt_updater *u, char **state, int from, int workers, size_t count)
 {
-	int n = count_states(&u->as);
+	int n = count_states(u);
 
 	for (int i = from * n; i < workers * n; i++)
 		if (!(state[i] = tt_pages_map(count * state_size(u)))) {
@@ -295,7 +297,7 @@ static int map_all(const struct tt_updater *u, char **state, int from, int worke
 
 int tt_updater_join(struct tt_updater *u, int workers)
 {
-	int n = count_states(&u->as), wanted = has_state_each(&u->as) ? workers : 1;
+	int n = count_states(u), wanted = has_state_each(&u->as) ? workers : 1;
 	char **state;
 	int err;
 
@@ -315,7 +317,7 @@ int tt_updater_join(struct tt_updater *u, int workers)
 
 int tt_updater_resize(struct tt_updater *u, size_t count)
 {
-	int n = u->workers * count_states(&u->as);
+	int n = u->workers * count_states(u);
 	size_t bytes = u->count * state_size(u), now = count * state_size(u);
 
 	for (int i = 0; i < n; i++) {
@@ -367,7 +369,7 @@ static char *element(const struct tt_updater *u, char *array, size_t i) { return
 static void back_up(struct tt_updater *u, int worker, const void *w, size_t first, size_t count)
 {
 	for (int k = worker < 0 ? 0 : worker; k < (worker < 0 ? u->workers : worker + 1); k++)
-		tt_reduce_back_up(element(u, u->state[k * count_states(&u->as)], first), w, count, u->type);
+		tt_reduce_back_up(element(u, u->state[k * count_states(u)], first), w, count, u->type);
 }
 
 /* The z of which FTRL computes this w. |z| is more than l1 if w is not 0, so there is exactly one. */
@@ -396,11 +398,11 @@ void tt_updater_assigned(struct tt_updater *u, int worker, const void *w, size_t
 		solve_all(u, w, first, count);
 }
 
-int tt_updater_states(const struct tt_updater *u) { return u->workers * count_states(&u->as); }
+int tt_updater_states(const struct tt_updater *u) { return u->workers * count_states(u); }
 
 struct tt_state tt_updater_state(const struct tt_updater *u, int i)
 {
-	int n = count_states(&u->as), worker = has_state_each(&u->as) ? i / n : -1;
+	int n = count_states(u), worker = has_state_each(&u->as) ? i / n : -1;
 	const char *const *names = u->as.rule == TUTTI_UPDATE_OWN ? own_states : rules[u->as.rule].states;
 
 	return (struct tt_state){ names[i % n], worker, u->state[i], u->count * state_size(u) };
@@ -414,7 +416,7 @@ void tt_updater_set_pushes(struct tt_updater *u, uint64_t t) { u->pushes = t; }
 void tt_updater_follow(struct tt_push *push)
 {
 	const struct tt_updater *u = push->updater;
-	int n = count_states(&u->as);
+	int n = count_states(u);
 
 	for (int k = 0; k < n; k++)
 		push->state[k] = u->state[(has_state_each(&u->as) ? push->options.worker : 0) * n + k];
@@ -477,7 +479,7 @@ void tt_updater_apply(const struct tt_push *p, size_t first, size_t count, const
 	void *state[TT_UPDATE_STATES] = { 0 };
 	double by_w, by_d;
 
-	for (int k = 0; k < count_states(&u->as); k++)
+	for (int k = 0; k < count_states(u); k++)
 		state[k] = element(u, p->state[k], first);
 	if (u->as.rule == TUTTI_UPDATE_ASSIGN)
 		memcpy(at->to, at->d, count * tt_type_size(u->type));
@@ -515,7 +517,7 @@ void tt_updater_apply_rows(const struct tt_push *p, const struct tt_rows_piece *
 		return;
 	}
 	run.blends = find_blend(p, &run.by_w, &run.by_d);
-	for (int k = 0; k < count_states(&u->as); k++)
+	for (int k = 0; k < count_states(u); k++)
 		run.state[k] = p->state[k];
 	tt_reduce_rows(&run, u->type);
 }

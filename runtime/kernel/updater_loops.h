@@ -161,28 +161,6 @@ INLINE void ON(step_update)(const struct tt_update_run *r, ON(given) *f, size_t 
 	}
 }
 
-/* As step_round: without state nothing has to be in order, and the processor is told what comes next. */
-INLINE void ON(step_move)(const struct ON(work) *to, size_t i, int vectors, size_t len, bool stream,
-                          const struct tt_update_run *r, NUMBER alpha)
-{
-	VEC w[PARTS], x[PARTS], e[PARTS];
-
-	ON(look_ahead)(r->w + i, vectors);
-	ON(look_ahead)(r->d + i, vectors);
-	for (int v = 0; v < vectors; v++, i += WIDTH) {
-		ON(get)(w, r->w + i, len);
-		ON(get)(x, r->d + i, len);
-		for (size_t u = 0; u < PARTS; u++) {
-			e[u] = alpha * (x[u] - w[u]);
-			w[u] = ON(clean)(w[u] + e[u]);
-			e[u] = ON(clean)(e[u]);
-		}
-		ON(put)(to->to + i, w, len, stream);
-		if (r->out)
-			ON(put)(r->out + i, e, len, stream);
-	}
-}
-
 INLINE void ON(step_back_up)(char *state, const char *w, size_t i, size_t len)
 {
 	VEC v[PARTS];
@@ -227,15 +205,6 @@ UPDATE(adam, 2, TUTTI_UPDATE_ADAM)
 UPDATE(dcasgd, 1, TUTTI_UPDATE_DCASGD)
 UPDATE(dcasgda, 2, TUTTI_UPDATE_DCASGDA)
 UPDATE(ftrl, 2, TUTTI_UPDATE_FTRL)
-
-static void ON(update_elastic)(const struct tt_update_run *run, size_t count)
-{
-	const struct tt_update_run r = *run;
-	const struct ON(work) w = { .to = r.to };
-	const bool stream = false;
-
-	LOOP(0, count, step_move, &r, (NUMBER)run->factors->rate);
-}
 
 static void ON(back_up)(char *state, const char *w, size_t count) { EACH(count, ON(step_back_up)(state, w, i, len)); }
 static void ON(round_off)(char *to, const char *state, size_t count)

@@ -554,6 +554,53 @@ static void look_at_center(tutti *job)
 	tutti_ea_close(ea[1]);
 }
 
+/* Each rank's d is less than half of the center's last place. A save and a load in the middle keep what has added up so
+ * far; to set the center drops that. */
+enum { HALVES = 70 };
+
+static void go_slowly(tutti *job, tutti_type type, const char *path)
+{
+	int size = tutti_size(job);
+	const double alpha = 0.9 / 512, x0 = 1.25;
+	uint16_t x[HALVES];
+	tutti_tensor p = { x, HALVES, type }, c;
+	double expected = 1;
+	tutti_ea *ea, *again;
+
+	set(&p, 1);
+	CHECK(tutti_ea_open(job, &p, 1, 1, alpha, 0, &ea) == 0);
+	CHECK(tutti_ea_center(ea, &c) == 0 && holds(&c, 1)); /* the center begins as x */
+	for (int step = 0; step < 200; step++) {
+		set(&p, x0);
+		CHECK(tutti_ea_step(ea, NULL) == 1);
+		if (path && step == 100) {
+			CHECK(tutti_ea_save(ea, path) == 0);
+			CHECK(tutti_ea_open(job, &p, 1, 1, alpha, 0, &again) == 0);
+			CHECK(tutti_ea_load(again, path) == 0);
+			tutti_ea_close(ea);
+			ea = again;
+		}
+		expected += size * alpha * (x0 - expected);
+	}
+	CHECK(tutti_ea_center(ea, &c) == 0);
+	for (size_t i = 0; i < HALVES; i++)
+		CHECK(fabs(get(&c, i) - expected) <= 0.01);
+	CHECK(expected > 1.08);
+	set(&c, 1);
+	set(&p, x0);
+	CHECK(tutti_ea_step(ea, NULL) == 1 && tutti_ea_center(ea, &c) == 0 && holds(&c, 1));
+	CHECK(tutti_ea_synchronize_center(ea) == 0 && tutti_ea_center(ea, &c) == 0 && holds(&c, 1));
+	tutti_ea_close(ea);
+}
+
+static void small_moves(tutti *job)
+{
+	go_slowly(job, TUTTI_BF16, NULL);
+	go_slowly(job, TUTTI_F16, NULL);
+}
+
+static void test_small_moves(void) { on_wires(small_moves, 2); }
+
 static void test_looks(void) { on_wires(look_at_center, 3); }
 
 /* alpha NaN is 0.9 / ranks of the group, also of the next one. */
@@ -1468,9 +1515,11 @@ static void keep_rest(tutti *job)
 		tutti_gradients_close(g[i]);
 }
 
+static void keep_wide(tutti *job) { go_slowly(job, TUTTI_BF16, state_path("wide", tutti_rank(job)).text); }
+
 static void test_goes_on(void)
 {
-	void (*const programs[])(tutti *) = { go_whole, go_half, go_again, keep_rest };
+	void (*const programs[])(tutti *) = { go_whole, go_half, go_again, keep_rest, keep_wide };
 
 	strcpy(folder, "/tmp/tutti-unit-sync-XXXXXX");
 	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
@@ -1493,6 +1542,7 @@ static CU_TestInfo tests[] = {
 	{ "gradients refused", test_refused_gradients },
 	{ "elastic averaging", test_elastic },
 	{ "looks at the center", test_looks },
+	{ "small moves of 16 bits", test_small_moves },
 	{ "alpha", test_alpha },
 	{ "an alpha that diverges", test_divergence },
 	{ "a schedule", test_schedule },

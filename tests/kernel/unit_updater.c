@@ -135,6 +135,12 @@ static bool compare_states(struct trial *t, struct tt_updater *u)
 	return true;
 }
 
+/* Is a center of 16 bits what the rule's state rounds to? Then the rule goes on with the state. */
+static bool center_counts(const void *wide, const void *w, size_t i, tutti_type type)
+{
+	return nearest((long double)get(wide, i, TUTTI_F32), type) == element(w, i, type);
+}
+
 static bool step_and_compare(struct trial *t, struct tt_updater *u, int step)
 {
 	size_t width = tt_type_size(t->type);
@@ -149,6 +155,8 @@ static bool step_and_compare(struct trial *t, struct tt_updater *u, int step)
 		if (step > 1 && i % 3) /* others have pushed */
 			set(w, i, t->type, get(w, i, t->type) + draw());
 		was[i] = get(w, i, t->type);
+		if (gives && width < 4 && center_counts(tt_updater_state(u, 0).at, w, i, t->type))
+			was[i] = get(tt_updater_state(u, 0).at, i, TUTTI_F32);
 		set(d, i, t->type, draw());
 		/* of what is rounded on the way each step is compared alone */
 		for (int k = 0; k < tt_updater_states(u); k++)
@@ -180,18 +188,44 @@ static void test_over_delta(void)
 	static char w[N * 8], d[N * 8], to[N * 8], out[N * 8];
 
 	for (int type = TUTTI_F32; type <= TUTTI_BF16; type++) {
-		struct tt_updater *u = open_rule(TUTTI_UPDATE_ELASTIC, (tutti_type)type, N, 1);
+		struct tt_updater *u = open_rule(TUTTI_UPDATE_ELASTIC, (tutti_type)type, N, 1),
+				  *v = open_rule(TUTTI_UPDATE_ELASTIC, (tutti_type)type, N, 1);
 		size_t width = tt_type_size((tutti_type)type);
-		struct tt_push push;
+		struct tt_push push, again;
 
 		for (size_t i = 0; i < N; i++) {
 			set(w, i, (tutti_type)type, draw());
 			set(d, i, (tutti_type)type, draw());
 		}
 		CU_ASSERT_EQUAL(tt_updater_begin(u, 0, NULL, &push), 0);
+		CU_ASSERT_EQUAL(tt_updater_begin(v, 0, NULL, &again), 0);
 		tt_updater_apply(&push, 0, N, &(struct tt_piece){ to, w, d, out });
-		tt_updater_apply(&push, 0, N, &(struct tt_piece){ w, w, d, d });
+		tt_updater_apply(&again, 0, N, &(struct tt_piece){ w, w, d, d });
 		CU_ASSERT(!memcmp(w, to, N * width) && !memcmp(d, out, N * width) && memcmp(w, d, N * width) != 0);
+		tt_updater_close(u);
+		tt_updater_close(v);
+	}
+}
+
+/* 2,000 moves that are each less than half of the center's last place: they add up, and an assign starts anew. */
+static void test_small_moves(void)
+{
+	for (int type = TUTTI_F16; type <= TUTTI_BF16; type++) {
+		struct tt_updater *u = open_rule(TUTTI_UPDATE_ELASTIC, (tutti_type)type, 1, 1);
+		const tutti_update options = WITH(tutti_update_defaults(), it.alpha = 0.9 / 512);
+		struct tt_push push;
+		char w[2], d[2];
+
+		for (int time = 0; time < 2; time++) {
+			set(w, 0, (tutti_type)type, 1);
+			set(d, 0, (tutti_type)type, 1.25);
+			for (int i = 0; i < 2000; i++) {
+				CU_ASSERT_EQUAL(tt_updater_begin(u, 0, &options, &push), 0);
+				tt_updater_apply(&push, 0, 1, &(struct tt_piece){ w, w, d, NULL });
+				CU_ASSERT(i || get(w, 0, (tutti_type)type) == 1);
+			}
+			CU_ASSERT_DOUBLE_EQUAL(get(w, 0, (tutti_type)type), 1.25 - 0.25 * pow(1 - options.alpha, 2000), 0.004);
+		}
 		tt_updater_close(u);
 	}
 }
@@ -922,6 +956,7 @@ static CU_TestInfo alike_tests[] = { { "same bits", test_same_bits }, CU_TEST_IN
 
 static CU_TestInfo updater_tests[] = {
 	{ "what goes back comes over the delta", test_over_delta },
+	{ "small moves of a center of 16 bits", test_small_moves },
 	{ "every rule", test_every_rule },
 	{ "integers", test_integers },
 	{ "ranges in any order", test_ranges_in_any_order },
