@@ -1,6 +1,8 @@
 /* door.c - accepting strangers, and judging them: version, job, and a proof of the secret */
 #include "transport/door.h"
 #include "transport/fork.h"
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -78,10 +80,20 @@ int tt_door_open(struct tt_door *d, struct tt_net *net, const struct tt_net_conf
 	return take_secret(d, c);
 }
 
+/* An initiator speaks first. Over TCP the kernel keeps connections that say nothing for itself, so that a crowd of them
+ * takes no place in the house, and makes nobody wait behind it. Other sockets refuse the option. */
+static void leave_out_silent(const struct tt_door *d, int fd)
+{
+	int seconds = (int)tt_max(d->timeout_ms / 1000, 1);
+
+	setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds);
+}
+
 int tt_door_listen(struct tt_door *d, int fd)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = d };
 
+	leave_out_silent(d, fd);
 	if (epoll_ctl(d->net->fd, EPOLL_CTL_ADD, fd, &event))
 		return tt_fail(-errno, "cannot wait on a listening socket: %s", strerror(errno));
 	d->listen_fd = fd;
@@ -116,16 +128,27 @@ static struct tt_shake *oldest_stranger(struct tt_door *d)
 	return NULL;
 }
 
-/* At the limit the oldest stranger loses its place when it has had it for TT_DOOR_GRACE. Until then the others wait in
- * the socket's queue: they may be a whole honest job that starts at once. */
+/* Of an honest process a HELLO comes whole. */
+static struct tt_shake *oldest_with_part(struct tt_door *d)
+{
+	tt_each_of(struct tt_shake, node, h, &d->shakes)
+		if (h->accepted && h->stage == TT_STAGE_HELLO && h->got)
+			return h;
+	return NULL;
+}
+
+/* At the limit a stranger with a part of a HELLO loses its place at once, and else the oldest stranger when it has had
+ * its place for TT_DOOR_GRACE. Until then the others wait in the socket's queue: they may be a whole honest job that
+ * starts at once. */
 static bool make_room(struct tt_door *d)
 {
-	struct tt_shake *oldest = oldest_stranger(d);
+	bool full = d->unproven >= TT_DOOR_UNPROVEN;
+	struct tt_shake *part = full ? oldest_with_part(d) : NULL, *oldest = part ? part : oldest_stranger(d);
 	uint64_t now = tt_now(), leaves = (oldest ? oldest->deadline - d->timeout : now) + TT_DOOR_GRACE;
 
-	if (d->unproven < TT_DOOR_UNPROVEN)
+	if (!full)
 		return true;
-	if (now < leaves) {
+	if (!part && now < leaves) {
 		pause_accepting(d, leaves);
 		return false;
 	}
@@ -144,9 +167,12 @@ void tt_door_accept(struct tt_door *d)
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-			tt_log(TT_WARN, "cannot accept a connection on %s: %s%s", d->net->addr, strerror(errno),
-			       tt_files_hint(errno));
+			bool warn = !d->lacks++;
+			tt_log(warn ? TT_WARN : TT_DEBUG, "cannot accept a connection on %s: %s%s%s", d->net->addr,
+			       strerror(errno), tt_files_hint(errno),
+			       warn ? " (further ones are logged at TUTTI_LOG=debug)" : "");
 			pause_accepting(d, tt_now() + PAUSE);
+			return;
 		}
 		if (errno != EINTR && errno != ECONNABORTED)
 			return;

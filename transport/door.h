@@ -80,6 +80,7 @@ struct tt_door { /* of one net; zeroed, with a listen_fd of -1, it can be closed
 	int listen_fd;
 	uint64_t listen_again;      /* not 0: accepting is paused until then */
 	unsigned unproven, refused; /* accepted connections in the handshake; how many were refused */
+	unsigned lacks;             /* how often there was no file or memory for one */
 	struct tt_list shakes;      /* in order of their deadlines */
 };
 

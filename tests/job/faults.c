@@ -1281,15 +1281,26 @@ static void program_crowded(tutti *job)
 	tutti_window_close(w);
 }
 
+enum { STRANGERS = TT_DOOR_UNPROVEN + 150 };
+
+static void crowd(int rank, int fd[STRANGERS], size_t speak)
+{
+	uint8_t hello[TT_HELLO_SIZE];
+
+	make_hello(board->of[rank].job, hello);
+	for (int i = 0; i < STRANGERS; i++) {
+		fd[i] = dial(rank);
+		say(fd[i], hello, speak);
+	}
+}
+
 static void test_crowd(void)
 {
-	enum { STRANGERS = TT_DOOR_UNPROVEN + 150 };
 	int fd[STRANGERS];
 
 	start((struct crew){ .size = 3, .timeout_ms = 10000, .program = program_crowded, .capture = true });
 	await(0, 1, NOBODY);
-	for (int i = 0; i < STRANGERS; i++)
-		fd[i] = dial(1);
+	crowd(1, fd, TT_HELLO_SIZE);
 	board->go = 1;
 	await(0, 2, NOBODY);
 	const struct report *r = &board->of[2];
@@ -1299,6 +1310,51 @@ static void test_crowd(void)
 		sleep_ms(1);
 	bool once = logged(1, "refused", false) == 1;
 	WANT(once, "%d lines tell of refusals", logged(1, "refused", !once));
+	board->go = 2;
+	finish(NOBODY);
+	for (int i = 0; i < STRANGERS; i++)
+		close(fd[i]);
+}
+
+/* Who has said a whole HELLO keeps its place before a crowd that says parts. */
+static void test_babbling_crowd(void)
+{
+	uint8_t hello[TT_HELLO_SIZE];
+	int fd[STRANGERS];
+
+	start((struct crew){ .size = 3, .timeout_ms = 10000, .program = program_crowded, .capture = true });
+	await(0, 1, NOBODY);
+	int whole = dial(1);
+	make_hello(board->of[1].job, hello);
+	say(whole, hello, sizeof hello);
+	WANT(recv(whole, hello, sizeof hello, MSG_WAITALL) == sizeof hello, "rank 1 did not answer a right HELLO");
+	crowd(1, fd, TT_HELLO_SIZE - 1);
+	for (int ms = 0; ms < HANG_MS && !logged(1, "refused", false); ms++)
+		sleep_ms(1);
+	sleep_ms((int)(TT_DOOR_GRACE / TT_MS) * 3 / 2);
+	WANT(recv(whole, hello, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN, "its place was taken");
+	board->go = 1;
+	await(0, 2, NOBODY);
+	board->go = 2;
+	finish(NOBODY);
+	close(whole);
+	for (int i = 0; i < STRANGERS; i++)
+		close(fd[i]);
+}
+
+/* Strangers that say nothing take no place: nobody loses one, and no line of the log tells of them. */
+static void test_silent_crowd(void)
+{
+	int fd[STRANGERS];
+
+	start((struct crew){ .size = 3, .timeout_ms = 10000, .program = program_crowded, .capture = true });
+	await(0, 1, NOBODY);
+	crowd(1, fd, 0);
+	sleep_ms((int)(TT_DOOR_GRACE / TT_MS) * 3 / 2);
+	board->go = 1;
+	await(0, 2, NOBODY);
+	bool quiet = logged(1, "", false) == 0;
+	WANT(quiet, "rank 1 says %d lines", logged(1, "", !quiet));
 	board->go = 2;
 	finish(NOBODY);
 	for (int i = 0; i < STRANGERS; i++)
@@ -1965,6 +2021,8 @@ static CU_TestInfo stranger_tests[] = {
 	{ "unread log", test_unread_log },
 	{ "a rank that is taken", test_same_rank },
 	{ "a crowd", test_crowd },
+	{ "a silent crowd", test_silent_crowd },
+	{ "a babbling crowd", test_babbling_crowd },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo leave_tests[] = {
@@ -2044,6 +2102,35 @@ static void test_files(void)
 	finish(NOBODY);
 }
 
+static void program_shut(tutti *job)
+{
+	struct rlimit was;
+
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	getrlimit(RLIMIT_NOFILE, &was);
+	if (my_rank == 1)
+		limit_files(NO_FILES);
+	reach(1);
+	await_go(1);
+	limit_files(was.rlim_cur);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+}
+
+/* Rank 1 tries again and again to accept a stranger, for which it has no file; one line of its log tells of that. */
+static void test_shut_door(void)
+{
+	start((struct crew){ .size = 2, .timeout_ms = 10000, .program = program_shut, .capture = true });
+	await(0, 1, NOBODY);
+	int fd = dial(1);
+	say(fd, "T", 1);
+	sleep_ms(900);
+	bool once = logged(1, "cannot accept", false) == 1;
+	WANT(once, "%d lines tell of it", logged(1, "cannot accept", !once));
+	board->go = 1;
+	finish(NOBODY);
+	close(fd);
+}
+
 /* No file of the lower half is left to rank 1, but for what connections of the rendezvous give back: where the wire of
  * one host is left out for that, the others are reached all the same, on either end. */
 static void program_few_files(tutti *job)
@@ -2076,6 +2163,7 @@ static void test_few_files(void)
 
 static CU_TestInfo file_tests[] = {
 	{ "no file left", test_files },
+	{ "no file for a stranger", test_shut_door },
 	{ "few files left", test_few_files },
 	CU_TEST_INFO_NULL,
 };
