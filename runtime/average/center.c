@@ -121,7 +121,7 @@ static const char *flatten(tutti_center *c)
 
 /* ---- opening ---- */
 
-static int list_workers(tutti_center *c, tutti *group)
+static int list_workers(tutti_center *c, const char *name, tutti *group)
 {
 	const tutti_center_config *k = &c->config;
 	int err;
@@ -132,10 +132,12 @@ static int list_workers(tutti_center *c, tutti *group)
 	}
 	if (!(c->worker = malloc((size_t)k->workers * sizeof *c->worker)))
 		return tt_fail(-ENOMEM, "center open: no memory for a list of %d workers", k->workers);
-	for (c->workers = 0; c->workers < k->workers; c->workers++) {
-		if ((err = tutti_group_member(group, k->worker[c->workers])) < 0)
-			return err;
-		c->worker[c->workers] = err;
+	for (int i = 0; i < k->workers; i++) {
+		if ((err = tutti_group_member(group, k->worker[i])) < 0)
+			return tt_fail(err, "center \"%.160s\": worker %d is rank %d, which is no rank of the group: it has "
+			               "ranks 0 to %d%s", name, i, k->worker[i], group->n - 1,
+			               group->job->size == 1 ? ": is it started by tutti run?" : "");
+		c->worker[c->workers++] = err;
 	}
 	return 0;
 }
@@ -191,7 +193,7 @@ static int prepare(tutti_center *c, const struct opening *o)
 {
 	int err = tt_center_check(&c->config, o->name);
 
-	if (err || (err = take_params(c, o->name, o->params, o->n)) || (err = list_workers(c, o->group)))
+	if (err || (err = take_params(c, o->name, o->params, o->n)) || (err = list_workers(c, o->name, o->group)))
 		return err;
 	return take_memory(c);
 }

@@ -16,6 +16,9 @@ static const char opening[] = "table open";
 
 static bool is_whole(const tutti *at) { return at == tt_members(at->job)->whole; }
 
+/* Lists of ranks that are not there come of a program that was started by itself. */
+static const char *launch_hint(const tutti *at) { return at->job->size == 1 ? ": is it started by tutti run?" : ""; }
+
 /* Workers that are to come may be listed of the whole job. Servers must be there: the opening reads their shards. */
 static int check_ranks(const tutti *at, const char *name, const char *role, const int *rank, int n)
 {
@@ -28,11 +31,11 @@ static int check_ranks(const tutti *at, const char *name, const char *role, cons
 		               "ranks", name, n, role, rank ? "given" : "NULL");
 	if (n > most)
 		return tt_fail(-EINVAL, "table \"%s\": %d %ss are named, and the group has %d rank%s%s", name, n, role,
-		               ranks, ranks == 1 ? "" : "s", at->job->size == 1 ? ": is it started by tutti run?" : "");
+		               ranks, ranks == 1 ? "" : "s", launch_hint(at));
 	for (int i = 0; i < n; i++) {
 		if (rank[i] < 0 || rank[i] >= most)
 			return tt_fail(-EINVAL, "table \"%s\": %s %d is rank %d, which is no rank of the group: it has "
-			               "ranks 0 to %d", name, role, i, rank[i], ranks - 1);
+			               "ranks 0 to %d%s", name, role, i, rank[i], ranks - 1, launch_hint(at));
 		for (int j = 0; j < i; j++)
 			if (rank[j] == rank[i])
 				return tt_fail(-EINVAL, "table \"%s\": rank %d is named twice, as %s %d and as %s %d",
@@ -304,7 +307,9 @@ static int meet(struct tutti_table *t, int i)
 	if (err)
 		return err;
 	if (!head.uid)
-		return tt_fail(-ESTALE, "table \"%s\": %s has just closed it", t->name, name_server(t, i).text);
+		return tt_fail(-ESTALE, "table \"%s\": %s has just closed it%s", t->name, name_server(t, i).text,
+		               head.print == t->print ? "" : ", and had opened it with another config: if its open has "
+		               "failed, its error names what differs");
 	if (head.print != t->print)
 		return refuse_terms(t, i);
 	tt_lock(t->job);

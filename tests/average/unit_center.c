@@ -958,7 +958,23 @@ static void program_refused(tutti *job)
 	close_center(job, c);
 }
 
-static void test_refused(void) { on_wires(program_refused, (const int[]){ 2, 0 }); }
+/* A program that needs tutti run, and was started by itself. */
+static void program_alone(tutti *job)
+{
+	const int two[] = { 0, 1 };
+	const char *hint = "is it started by tutti run?";
+
+	refuse(job, WITH(tutti_center_asgd(1), it.servers = 2, it.server = two), hint);
+	refuse(job, WITH(tutti_center_asgd(1), it.servers = 1, it.server = two + 1), hint);
+	refuse(job, WITH(tutti_center_asgd(1), it.workers = 1, it.worker = two + 1), "worker 0 is rank 1, which is no");
+	refuse(job, WITH(tutti_center_asgd(1), it.workers = 1, it.worker = two + 1), hint);
+}
+
+static void test_refused(void)
+{
+	on_wires(program_refused, (const int[]){ 2, 0 });
+	CU_ASSERT_EQUAL(run_on_sim(1, 1, 0, program_alone), 0);
+}
 
 /* ---- a worker leaves, and joins again ---- */
 

@@ -297,7 +297,7 @@ static void run_on_wires(size_t k)
 	struct ranks run = { .size = runners[k].workers() + 1, .wire = "sim", .program = runners[k].run };
 	int failed = 0;
 
-	for (; run.seed < 5; run.seed++)
+	for (; run.seed < count_seeds(5); run.seed++)
 		failed += run_ranks(run);
 	failed += run_real_ranks(run);
 	if (failed)

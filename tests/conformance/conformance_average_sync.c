@@ -301,7 +301,7 @@ static int on_all_wires(int size, void (*program)(tutti *))
 {
 	int failed = 0;
 
-	for (uint64_t seed = 0; seed < 3; seed++)
+	for (uint64_t seed = 0; seed < count_seeds(3); seed++)
 		failed += run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed, .program = program });
 	return failed + run_real_ranks((struct ranks){ .size = size, .program = program });
 }

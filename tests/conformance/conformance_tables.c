@@ -539,7 +539,7 @@ static void run_all(tutti *job)
 static void test_sim(void)
 {
 	cases = load_cases();
-	for (uint64_t seed = 0; seed < 5; seed++)
+	for (uint64_t seed = 0; seed < count_seeds(5); seed++)
 		CU_ASSERT_EQUAL(
 			run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .program = run_all }), 0);
 	CU_ASSERT_EQUAL(failures, 0);

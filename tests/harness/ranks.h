@@ -220,7 +220,7 @@ static inline void run_threads(struct ranks *run)
 	free(ranks);
 }
 
-/* Of deaths: TEST_SEEDS, which `make check-long` sets, or a few. */
+/* Of deaths, and of recorded numbers: TEST_SEEDS, which `make check-long` sets, or a few. */
 static inline uint64_t count_seeds(uint64_t few)
 {
 	const char *text = getenv("TEST_SEEDS");
