@@ -1093,7 +1093,8 @@ int tutti_ea_synchronize_start(tutti_ea *, tutti_op *op);
 int tutti_ea_synchronize_apply(tutti_ea *);
 /* Says where this rank's center lies: list gets as many tensors as there are parameters. The program may read and set
  * it until its next step. A center of f16 or bf16 is rounded: the library adds moves up in f32, also those that are too
- * small to show; an element that the program sets to another value goes on from that value. Blocks until all ranks have begun the last averaging. */
+ * small to show; an element that the program sets to another value goes on from that value. Blocks until all ranks have
+ * begun the last averaging. */
 int tutti_ea_center(tutti_ea *, tutti_tensor *list);
 /* Save and load this rank's center, its steps since the last synchronization, and its steps since the last averaging.
  * Schedule and flags are the program's: it opens with the same ones. To save blocks until all ranks have begun the last

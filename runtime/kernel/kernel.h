@@ -33,8 +33,8 @@ void tt_blend_part(void *to, double by_a, const void *a, double by_b, const void
                    bool stream);
 /* Elastic averaging: one rank's part of a round in which the moves of all ranks are summed: center = center + sum, of
  * the last round; sum = alpha (x - center), which this rank gives; x = x - sum. Each of the three is rounded to the
- * type. x NULL: the center takes the sum, and no more. wide: of f16 and bf16 the center in f32, before it is rounded, at
- * first zeros; where the caller has set the center, wide follows. NULL of f32 and f64. */
+ * type. x NULL: the center takes the sum, and no more. wide: of f16 and bf16 the center in f32, not rounded, at first
+ * zeros; where the caller has set the center, wide follows. NULL of f32 and f64. */
 void tt_elastic_round(void *x, void *center, void *wide, void *sum, double alpha, size_t count, tutti_type);
 /* Between f32 and f16 or bf16, at any alignment; they do not overlap. from_f32 rounds to the nearest, ties to even. */
 void tt_to_f32(void *to, const void *from, size_t count, tutti_type);

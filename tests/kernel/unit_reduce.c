@@ -549,7 +549,8 @@ static bool try_elastic_round(tutti_type type, double alpha, size_t count, size_
 		                                     wide_center(i, element(v[1], i, type), type, n));
 	tt_elastic_round(moves ? v[0] : NULL, v[1], n == type ? NULL : wide, v[2], alpha, count, type);
 	for (size_t i = 0; i < count && good; i++) {
-		uint64_t x = convert(element(was[0], i, type), type, n), c = wide_center(i, element(was[1], i, type), type, n);
+		uint64_t x = convert(element(was[0], i, type), type, n);
+		uint64_t c = wide_center(i, element(was[1], i, type), type, n);
 		uint64_t sum = convert(element(was[2], i, type), type, n), center = reference(c, sum, n, TUTTI_SUM);
 		uint64_t apart = reference(x, negate(center, n), n, TUTTI_SUM);
 		uint64_t move = convert(reference(nearest((long double)alpha, n), apart, n, TUTTI_PRODUCT), n, type);
@@ -562,7 +563,8 @@ static bool try_elastic_round(tutti_type type, double alpha, size_t count, size_
 			complain(type, TUTTI_SUM, element(was[0], i, type), element(was[1], i, type),
 			         element(v[0], i, type), x);
 	}
-	return good && v[0][bytes] == 0x5a && v[1][bytes] == 0x5a && v[2][bytes] == 0x5a && wide[count * tt_type_size(n)] == 0x5a;
+	return good && v[0][bytes] == 0x5a && v[1][bytes] == 0x5a && v[2][bytes] == 0x5a &&
+	       wide[count * tt_type_size(n)] == 0x5a;
 }
 
 static void test_fused(void)

@@ -224,7 +224,8 @@ static void test_small_moves(void)
 				tt_updater_apply(&push, 0, 1, &(struct tt_piece){ w, w, d, NULL });
 				CU_ASSERT(i || get(w, 0, (tutti_type)type) == 1);
 			}
-			CU_ASSERT_DOUBLE_EQUAL(get(w, 0, (tutti_type)type), 1.25 - 0.25 * pow(1 - options.alpha, 2000), 0.004);
+			double expected = 1.25 - 0.25 * pow(1 - options.alpha, 2000);
+			CU_ASSERT_DOUBLE_EQUAL(get(w, 0, (tutti_type)type), expected, 0.004);
 		}
 		tt_updater_close(u);
 	}
