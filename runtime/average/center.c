@@ -134,8 +134,8 @@ static int list_workers(tutti_center *c, const char *name, tutti *group)
 		return tt_fail(-ENOMEM, "center open: no memory for a list of %d workers", k->workers);
 	for (int i = 0; i < k->workers; i++) {
 		if ((err = tutti_group_member(group, k->worker[i])) < 0)
-			return tt_fail(err, "center \"%.160s\": worker %d is rank %d, which is no rank of the group: it "
-			               "has ranks 0 to %d%s", name, i, k->worker[i], group->n - 1,
+			return tt_fail(err, "center \"%.160s\": worker %d is rank %d, which is no rank of the group: "
+			               "it has ranks 0 to %d%s", name, i, k->worker[i], group->n - 1,
 			               group->job->size == 1 ? ": is it started by tutti run?" : "");
 		c->worker[c->workers++] = err;
 	}
