@@ -112,15 +112,18 @@ static bool run_matrix_cut(const struct a_case *c)
 {
 	int rows = whole(get(c->in, "rows"));
 	double first[LENGTH], owner[LENGTH];
-	uint64_t offset;
 	struct tt_shards s;
 
 	if (tt_shards_cut(&s, (uint64_t)rows, whole(get(c->in, "servers")), 1, TT_CUT_MULTIVERSO))
 		return false;
 	for (int k = 0; k <= s.used; k++)
 		first[k] = (double)tt_shards_first(&s, k);
-	for (int i = 0; i < rows; i++)
-		owner[i] = tt_shards_find(&s, (uint64_t)i, &offset);
+	for (int i = 0; i < rows; i++) {
+		const uint64_t at = (uint64_t)i;
+		uint32_t server;
+		tt_shards_find(&s, &at, 1, &server);
+		owner[i] = server;
+	}
 	return s.used == number(c->out, "active_servers") &&
 	       is_row(c, "offsets", get(c->out, "offsets"), first, s.used + 1) &&
 	       is_row(c, "owners", get(c->out, "row_to_server"), owner, rows);

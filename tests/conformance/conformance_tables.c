@@ -193,16 +193,20 @@ static void run_cut(const struct node *c, tutti *job)
 	                                 it.flags = TUTTI_TABLE_CUT_MULTIVERSO, it.servers = whole(get(in, "servers")),
 	                                 it.server = servers));
 	float d[LENGTH], v[LENGTH];
-	uint64_t list[LENGTH], offset;
+	uint64_t list[LENGTH];
+	uint32_t server;
 
 	EACH(n, offsets) /* mended: of one element there are none */
 		WANT(tt_shards_first(&t->shards, i++) == (uint64_t)n->number);
 	for (int k = 1; k < i; k++)
 		WANT(tt_table_range(t, k - 1).count ==
 		     (uint64_t)row * (tt_shards_first(&t->shards, k) - tt_shards_first(&t->shards, k - 1)));
-	i = 0;
-	EACH(n, owners)
-		WANT(tt_shards_find(&t->shards, (uint64_t)i++, &offset) == whole(n));
+	list[0] = 0;
+	EACH(n, owners) {
+		tt_shards_find(&t->shards, list, 1, &server);
+		WANT((int)server == whole(n));
+		list[0]++;
+	}
 	for (int k = 0; k < rows * row; k++)
 		d[k] = (float)(k + 1);
 	for (int k = 0; k < rows; k++)
