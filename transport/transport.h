@@ -62,6 +62,7 @@ struct tt_mem { /* memory, before it is registered */
 	int gpu;            /* device number, or -1 for host memory */
 	int fd;             /* a memfd or dma-buf that names the same bytes, or -1 */
 	uint64_t fd_offset;
+	uint64_t inode;     /* of that file, if the caller knows it; 0: a net that needs it asks the kernel */
 };
 
 struct tt_key { /* names a remote region; plain bytes, which may travel by any transport */

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20, SLAB = 2 << 20, SLAB_PAGES = SLAB / PAGE, SMALL_MAX = SLAB / 2 };
@@ -19,6 +20,7 @@ struct arena {
 	char *base;
 	size_t len;
 	int fd;
+	uint64_t inode;  /* of fd: a collective registers memory for each call, and does not ask the kernel each time */
 	uint64_t serial; /* never used twice */
 	bool slab;
 	uint16_t run[SLAB_PAGES];
@@ -106,14 +108,19 @@ static void make_private(void)
 
 /* ---- one arena ---- */
 
-static int make_file(size_t len)
+static int make_file(size_t len, uint64_t *inode)
 {
 	int fd = tt_memory_file("tutti", len);
+	struct stat file;
 
-	if (fd < 0 || !tt_files_scarce(fd))
+	if (fd < 0)
 		return fd;
-	close(fd);
-	return -1;
+	if (tt_files_scarce(fd) || fstat(fd, &file)) {
+		close(fd);
+		return -1;
+	}
+	*inode = (uint64_t)file.st_ino;
+	return fd;
 }
 
 /* Maps private memory first, so that the kernel refuses at once what it can never provide; then the file over it. */
@@ -154,7 +161,7 @@ static struct arena *make(size_t len, bool slab)
 	a->len = len;
 	a->slab = slab;
 	a->serial = ++arenas.made;
-	a->fd = make_file(len);
+	a->fd = make_file(len, &a->inode);
 	a->base = a->fd >= 0 ? map_file(a->fd, len) : NULL;
 	if (!arenas.forks)
 		arenas.forks = !pthread_atfork(lock, unlock, make_private);
@@ -266,6 +273,7 @@ struct tt_mem tt_mem_of(void *base, size_t len)
 	if (a && len <= (size_t)(a->base + a->len - (char *)base)) {
 		mem.fd = a->fd;
 		mem.fd_offset = (uint64_t)((char *)base - a->base);
+		mem.inode = a->inode;
 	}
 	unlock();
 	return mem;
@@ -280,7 +288,8 @@ uint64_t tt_arena_of(const void *base, size_t len, struct tt_mem *arena)
 	a = find(base);
 	if (a && len <= (size_t)(a->base + a->len - (const char *)base)) {
 		serial = a->serial;
-		*arena = (struct tt_mem){ .base = a->base, .len = a->len, .gpu = -1, .fd = a->fd };
+		*arena = (struct tt_mem){ .base = a->base, .len = a->len, .gpu = -1, .fd = a->fd,
+		                          .inode = a->inode };
 	}
 	unlock();
 	return serial;

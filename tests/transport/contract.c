@@ -24,6 +24,7 @@
 #include <CUnit/TestRun.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <sched.h>
@@ -34,6 +35,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -339,7 +341,8 @@ static void some_turns(struct bench *s, unsigned most)
 static struct tt_region *enroll(struct bench *s, struct side *side, char *at, size_t len, int remote)
 {
 	bool file = side->fd >= 0 && at == side->window;
-	struct tt_mem mem = { at, len, -1, file ? side->fd : -1, file ? GUARD : 0 };
+	struct tt_mem mem = { .base = at, .len = len, .gpu = -1, .fd = file ? side->fd : -1,
+		               .fd_offset = file ? GUARD : 0 };
 	struct tt_region *r = NULL;
 
 	struct tt_pin *pin = NULL;
@@ -1470,10 +1473,12 @@ static void test_pin(struct bench *s)
 	const struct tt_transport *t = b->net->transport; /* of sim's nets some pin */
 	if (!t->pin)
 		return;
-	struct tt_mem mem = { b->window + 4096, 1024, -1, -1, 0 };
+	struct tt_mem mem = { .base = b->window + 4096, .len = 1024, .gpu = -1, .fd = -1 };
 	struct tt_region *r;
-	struct tt_mem less = { b->window + 4096, 512, -1, -1, 0 }, beyond = { b->window + 4096, 1025, -1, -1, 0 };
+	struct tt_mem less = mem, beyond = mem;
 	struct tt_pin *pin[2], *local;
+	less.len = 512;
+	beyond.len = 1025;
 	CHECK(t->reg(b->net, &mem, 1, NULL, &r) < 0);
 	CHECK(t->pin(b->net, &mem, 0, &local) == 0);
 	CHECK(t->reg(b->net, &mem, 1, local, &r) < 0 && t->reg(b->net, &beyond, 0, local, &r) < 0);
@@ -2071,6 +2076,39 @@ static void test_map(struct bench *s)
 	disconnect(s, a);
 	if (at)
 		fill(at, 65536, 7); /* harms nobody */
+}
+
+/* The net takes the caller's word for the file, even where no file has that number, and asks the kernel nothing. The
+ * peer maps no other file than that one. */
+static void test_inode_told(struct bench *s)
+{
+	enum { RIGHT, WRONG, CLOSED, REGIONS };
+	struct tt_region *r[REGIONS];
+	struct stat file;
+
+	if (!begin(s, 4096) || !s->files)
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	CHECK(fstat(b->fd, &file) == 0);
+	struct tt_mem mem[REGIONS];
+	for (int i = 0; i < REGIONS; i++) {
+		mem[i] = (struct tt_mem){ .base = b->window, .len = 4096, .gpu = -1, .fd = b->fd, .fd_offset = GUARD,
+			                  .inode = (uint64_t)file.st_ino };
+	}
+	mem[WRONG].inode++;
+	mem[CLOSED].fd = INT_MAX;
+	for (int i = 0; i < REGIONS; i++)
+		CHECK(s->t->reg(b->net, &mem[i], 1, NULL, &r[i]) == 0);
+	if (s->failed)
+		return;
+	for (int i = 0; i < REGIONS; i++) {
+		CHECK((s->t->map(a->peer, &r[i]->key, 0) != NULL) == (i != WRONG)); /* that file is mapped once */
+		struct call *c = make_call(a, TT_PUT, 0, 0, a->local, 4096);
+		c->op.key = &r[i]->key;
+		fill(a->local, 4096, 10 + (unsigned)i);
+		ENDED_WELL(post(c));
+		CHECK(holds(b->window, 4096, 10 + (unsigned)i));
+	}
 }
 
 /* The owner has taken the key back, or is gone: what is stored would land in memory that it has given to somebody
@@ -3181,6 +3219,7 @@ static const struct test tests[] = {
 	T(received, "received: grows with whatever comes from the peer, also in pieces: a sign of life"),
 	T(names, "the text that connect() of another net takes"),
 	T(mixture, "all of it at once"),
+	ONLY(ONLY_SHM, inode_told, "inode: of that file, if the caller knows it"),
 	ONLY(ONLY_SHM, nonsense_lines, "a line that is none breaks that connection at most"),
 	ONLY(ONLY_SHM, killed_while_writing,
 	     "When a peer fails ... down() comes; after it that peer reaches none of my memory"),

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #if TT_TSAN
@@ -1994,6 +1995,8 @@ static void look_at_arenas(tutti *job)
 	large = p;
 	struct tt_mem a = tt_mem_of(small, 8192), b = tt_mem_of(large + 4096, 4096);
 	CHECK(a.fd >= 0 && b.fd >= 0 && a.fd != b.fd && b.fd_offset == 4096 && (uintptr_t)large % (2 << 20) == 0);
+	struct stat file;
+	CHECK(fstat(b.fd, &file) == 0 && b.inode == (uint64_t)file.st_ino && a.inode && a.inode != b.inode);
 	CHECK(tt_mem_of(large, (5 << 20) + 1).fd == -1 && tt_mem_of(&byte, 1).fd == -1 &&
 	      tt_mem_of(large + (5 << 20), 1).fd == -1);
 	large[4096] = 7;

@@ -60,17 +60,25 @@ static int take_slot(struct tt_shm *net, size_t *slot)
 	return 0;
 }
 
+static int find_inode(const struct tt_mem *mem, uint64_t *inode)
+{
+	struct stat file = { .st_ino = (ino_t)mem->inode };
+
+	if (mem->fd >= 0 && !mem->inode && fstat(mem->fd, &file))
+		return tt_fail(-errno, "cannot look at the file of a region: %s", strerror(errno));
+	*inode = (uint64_t)file.st_ino;
+	return 0;
+}
+
 static int grant_key(struct tt_grant *r)
 {
 	struct tt_shm *net = net_of(r->base.net);
 	const struct tt_mem *mem = &r->base.mem;
-	struct stat file = { 0 };
+	uint64_t inode;
 	size_t slot = 0;
-	int err;
+	int err = find_inode(mem, &inode);
 
-	if (mem->fd >= 0 && fstat(mem->fd, &file))
-		return tt_fail(-errno, "cannot look at the file of a region: %s", strerror(errno));
-	if ((err = take_slot(net, &slot)))
+	if (err || (err = take_slot(net, &slot)))
 		return err;
 	struct tt_shm_entry *e = &net->sheet->entry[slot];
 	r->id = ++net->generation << 16 | slot;
@@ -79,7 +87,7 @@ static int grant_key(struct tt_grant *r)
 	atomic_store_explicit(&e->len, mem->len, memory_order_relaxed);
 	atomic_store_explicit(&e->fd, mem->fd, memory_order_relaxed);
 	atomic_store_explicit(&e->fd_offset, mem->fd_offset, memory_order_relaxed);
-	atomic_store_explicit(&e->inode, (uint64_t)file.st_ino, memory_order_relaxed);
+	atomic_store_explicit(&e->inode, inode, memory_order_relaxed);
 	atomic_store_explicit(&e->id, r->id, memory_order_release);
 	memcpy(r->base.key.raw, &r->id, sizeof r->id); /* both ends are on one host */
 	r->base.key.len = mem->len;
