@@ -226,19 +226,25 @@ static int check_memory(const char *what, const void *in, const void *out, size_
 	return in == out ? 0 : tt_host_only(what, "out", out, count * width);
 }
 
-/* `how` is what else all ranks must agree on. Takes the parts. */
-static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchange *x, uint32_t how, int root,
-               struct tt_part *parts, tutti_op *op)
+/* `how` is what else all ranks must agree on. */
+static uint64_t print_of(const struct tutti *group, const struct tt_exchange *x, uint32_t how)
 {
 	const struct tt_settings *s = &group->job->settings;
-	uint64_t same = (uint64_t)how << 32 | (uint64_t)x->type << 24 | (uint64_t)x->rule << 16 |
-	                (uint64_t)is_short(s) << 9 | (uint64_t)tt_model_measures(s) << 8 |
-	                (uint8_t)tt_setting(s, TT_ALLREDUCE)[2]; /* the third letter tells the algorithms apart */
+
+	return (uint64_t)how << 32 | (uint64_t)x->type << 24 | (uint64_t)x->rule << 16 | (uint64_t)is_short(s) << 9 |
+	       (uint64_t)tt_model_measures(s) << 8 |
+	       (uint8_t)tt_setting(s, TT_ALLREDUCE)[2]; /* the third letter tells the algorithms apart */
+}
+
+/* Takes the parts. NULL: no memory. */
+static struct tt_allreduce *make(struct tutti *group, tutti_stat_kind kind, const struct tt_exchange *x, uint64_t same,
+                                 int root, struct tt_part *parts)
+{
 	struct tt_allreduce *a = (void *)tt_coll_new(group, sizeof *a, kind, x->count, same);
 
 	if (!a) {
 		free(parts);
-		return -ENOMEM;
+		return NULL;
 	}
 	a->all = *x;
 	a->all.coll = &a->coll;
@@ -256,7 +262,58 @@ static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchan
 	a->coll.prepare = prepare;
 	a->coll.advance = advance;
 	a->coll.release = release;
-	return tt_coll_run(&a->coll, op);
+	return a;
+}
+
+static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchange *x, uint32_t how, int root,
+               struct tt_part *parts, tutti_op *op)
+{
+	struct tt_allreduce *a = make(group, kind, x, print_of(group, x, how), root, parts);
+
+	return a ? tt_coll_run(&a->coll, op) : -ENOMEM;
+}
+
+/* The other ranks have seen that this one has come: they must see if it goes. */
+static int go_on(struct tutti *group, const struct tt_exchange *x, uint64_t same, struct tt_call_header *begun)
+{
+	struct tt_segment *b = tt_coll_group(group)->segment;
+	struct tt_allreduce *a = make(group, TUTTI_STAT_ALLREDUCE, x, same, -1, NULL);
+
+	if (a) {
+		a->direct.begun = begun;
+		return tt_coll_go_on(&a->coll);
+	}
+	tt_segment_step(b, begun, group->started, TT_STEP_QUIT);
+	tt_segment_done(b, group->started++);
+	tt_unlock(group->job);
+	return -ENOMEM;
+}
+
+static bool may_be_at_once(const struct tutti *group)
+{
+	const struct tt_algorithm *f = forced(group->job);
+
+	return !tt_hook.running && (!f || f == &tt_direct) && tt_coll_is_quiet(group);
+}
+
+/* 1: this way cannot be taken. */
+static int run_at_once(struct tutti *group, const struct tt_exchange *x)
+{
+	struct tt_coll_call call = tt_coll_call_of(TUTTI_STAT_ALLREDUCE, x->count, print_of(group, x, 0));
+	struct tt_call_header *begun = NULL;
+	uint64_t since = tt_ticks();
+	int err = tt_begin(group->job);
+
+	if (err)
+		return err;
+	if (may_be_at_once(group) && tt_direct_at_once(group, x, &call, &begun))
+		tt_coll_count_at_once(group, TUTTI_STAT_ALLREDUCE, &call, x->count * x->width, since);
+	else if (begun)
+		return go_on(group, x, call.y, begun);
+	else
+		err = 1;
+	tt_unlock(group->job);
+	return err;
 }
 
 int tutti_allreduce(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule,
@@ -268,7 +325,9 @@ int tutti_allreduce(tutti *group, const void *in, void *out, size_t count, tutti
 
 	if (!err)
 		err = check_memory("all-reduce", in, out, count, type, rule);
-	return err ? err : run(group, TUTTI_STAT_ALLREDUCE, &x, 0, -1, NULL, op);
+	if (err || (!op && tt_direct_is_short(group, &x) && (err = run_at_once(group, &x)) <= 0))
+		return err;
+	return run(group, TUTTI_STAT_ALLREDUCE, &x, 0, -1, NULL, op);
 }
 
 int tutti_reduce(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule, int root,

@@ -61,7 +61,7 @@ struct tt_coll *tt_coll_new(struct tutti *group, size_t size, tutti_stat_kind ki
 	c->n = group->n;
 	c->me = group->me;
 	c->kind = kind;
-	c->call = (struct tt_coll_call){ (uint8_t)(1 + kind - TUTTI_STAT_BARRIER), x, y };
+	c->call = tt_coll_call_of(kind, x, y);
 	c->culprit = -1;
 	return c;
 }
@@ -672,6 +672,29 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 		return tt_operation_return(start(c, op, &stack), !op);
 	tt_coll_free(c);
 	return err;
+}
+
+bool tt_coll_is_quiet(const struct tutti *g)
+{
+	const struct tt_collectives *all = tt_collectives(g->job);
+
+	return tt_list_empty(&all->running) && tt_list_empty(&all->unexpected) && !g->outs && !g->retired &&
+	       !tt_coll_group(g)->why;
+}
+
+void tt_coll_count_at_once(struct tutti *g, tutti_stat_kind kind, const struct tt_coll_call *call, size_t bytes,
+                         uint64_t since)
+{
+	tt_coll_group(g)->ended[g->started++ % TT_CALLS] = *call;
+	tt_operation_note(g->job, tt_stats_name(kind));
+	tt_stats_ended(&g->job->stats.own, kind, since, bytes, 0);
+}
+
+int tt_coll_go_on(struct tt_coll *c)
+{
+	tutti_op stack;
+
+	return tt_operation_return(start(c, NULL, &stack), true);
 }
 
 /* Messages of a rank that has left may still be taken. One that lives has lost its seat in some groups alone. */

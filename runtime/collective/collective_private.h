@@ -150,9 +150,19 @@ enum { TT_TAG_OFFER = 0x7ffd0000, TT_TAG_VOTE, TT_TAG_HERE = 0x7fff0002 };
 /* Allocates a zeroed struct of `size` bytes that begins with struct tt_coll. All ranks agree on x and y. NULL: no
  * memory. */
 struct tt_coll *tt_coll_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y);
+static inline struct tt_coll_call tt_coll_call_of(tutti_stat_kind kind, uint64_t x, uint64_t y)
+{
+	return (struct tt_coll_call){ .kind = (uint8_t)(1 + kind - TUTTI_STAT_BARRIER), .x = x, .y = y };
+}
 void tt_coll_free(struct tt_coll *);            /* frees a collective that was never run */
 /* Takes the lock and starts the collective. Waits if there is no op. The collective is freed at its end. */
 int tt_coll_run(struct tt_coll *, tutti_op *);
+/* Is nothing in the way of a call that begins and ends while this thread has the lock? No other call of this rank runs,
+ * no message waits for one, and the group is whole. */
+bool tt_coll_is_quiet(const struct tutti *);
+void tt_coll_count_at_once(struct tutti *, tutti_stat_kind, const struct tt_coll_call *, size_t bytes, uint64_t since);
+/* Starts a call that this thread has the lock for, and waits for it. */
+int tt_coll_go_on(struct tt_coll *);
 /* May this call decide now? Earlier calls of the group come first: all ranks use the segment in the same order. */
 bool tt_coll_is_next(const struct tt_coll *);
 void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has given up; the reason follows */
@@ -240,6 +250,7 @@ enum {
 	TT_SEGMENT_RANKS = 128,     /* at most: each rank maps every other's slot */
 	TT_SEGMENT_FEW = 16,        /* at most, for calls of few messages, which do not connect all to all */
 	TT_SEGMENT_CHUNK = 256 * 1024, /* bytes that are passed through the segment at once: they stay in the caches */
+	TT_HEADER_BYTES = 64,       /* of a vector that the call header has room for */
 };
 #define TT_STEP_QUIT UINT32_MAX
 
@@ -248,7 +259,10 @@ struct tt_call_header { /* of one call of one rank */
 	struct tt_coll_call call;
 	uint8_t half;               /* the half of the rank slot that the call begins with */
 	bool mapped, can;           /* others may map this rank's vector; this rank has mapped theirs */
-	struct tt_key key;          /* of the vector, if mapped */
+	union {
+		struct tt_key key;          /* of the vector, if mapped */
+		char bytes[TT_HEADER_BYTES]; /* of an all-reduce or reduce: a vector that fits, in place of the half */
+	};
 } __attribute__((aligned(2 * TT_CACHE_LINE)));
 struct tt_rank_slot { /* one rank's memory, which the others map. The rank alone writes it */
 	struct tt_call_header header[2];
@@ -300,6 +314,7 @@ void tt_segment_step(struct tt_segment *, struct tt_call_header *, uint32_t call
 /* Has rank i reached that step? 1: yes, 0: no, -ECONNABORTED: that rank has given up. */
 int tt_segment_reached(struct tt_segment *, int i, uint32_t call, uint32_t step);
 void tt_segment_done(struct tt_segment *, uint32_t call); /* I read nothing of that call any more */
+void tt_segment_complete(struct tt_segment *, uint32_t call); /* likewise, and all ranks have done their part of it */
 void tt_segment_set_asleep(struct tt_segment *, bool asleep);
 
 /* ---- segment_call.c: one call that uses its host's segment ---- */
@@ -335,6 +350,7 @@ int tt_segment_call_check(struct tt_segment_call *); /* 1: go on, 0: a rank has 
 
 /* Each of these returns 1: yes, 0: not yet, or -errno. */
 int tt_segment_call_turn(struct tt_segment_call *); /* is it my turn? Then offer or fill a buffer, and step */
+void tt_segment_call_go_on(struct tt_segment_call *, struct tt_call_header *); /* from step 1 on: the header says so */
 int tt_segment_call_meet(struct tt_segment_call *); /* are all here, and is it known what is mapped? */
 int tt_segment_call_all(struct tt_segment_call *);  /* have all reached my step? Then read what they wrote */
 int tt_segment_call_still(struct tt_segment_call *); /* has none given up? Then what was read was valid */
@@ -445,6 +461,7 @@ bool tt_tree_combines(const struct tt_exchange *); /* does this rank add what ot
 
 struct tt_direct { /* the state of direct.c */
 	struct tt_segment_call call;
+	struct tt_call_header *begun; /* mine, of a call that tt_direct_at_once() has begun; NULL: it has not */
 	int phase;
 	size_t at;                  /* bytes done of the vector, or of my slice */
 };
@@ -480,6 +497,13 @@ struct tt_algorithm {
 	void (*release)(struct tt_exchange *); /* also after a begin() that failed */
 	size_t (*chunk)(size_t bytes, int n, size_t piece); /* bytes sent at once; NULL: none are sent */
 };
+/* Does a rank read all of the others' vectors, from their slots? Without the lock. */
+bool tt_direct_is_short(const struct tutti *, const struct tt_exchange *);
+/* A short all-reduce from begin to end, for ranks that come to it at about the same time. The group is quiet. True: all
+ * of it is done. False, with *begun NULL: this way cannot be taken. False: another rank is late, or calls something
+ * else; the group's next call is this one, and goes on from the header *begun. */
+bool tt_direct_at_once(struct tutti *, const struct tt_exchange *, const struct tt_coll_call *,
+                       struct tt_call_header **begun);
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring, tt_tree;
 const char *tt_algorithm_name(uint64_t letter); /* by the third one, which a call holds; "unknown" */
 int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* ranks of each host that exchange slices */

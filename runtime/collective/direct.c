@@ -2,7 +2,8 @@
  * the result, or of a reduce the root alone. The group's shared segment says how far each rank has got
  * (segment_call.c).
  *
- *      short     each rank puts its vector into its slot and combines all of them itself: one flag
+ *      short     each rank puts its vector into its slot, up to 64 bytes of it into the call header, and combines all
+ *                vectors itself: one flag
  *
  *      mapped    all ranks can map all vectors: each combines its slice of them and stores the result into all of them,
  *                or into the root's
@@ -20,6 +21,10 @@
  *                wait has a copy in front of it, in which the others catch up, and ranks that share a core meet once a
  *                chunk.
  *
+ * A short all-reduce that blocks begins without an allocation and an operation ("at once"). It keeps the lock, and
+ * looks for the other ranks for a moment. If a rank is late, or calls something else, the state machine goes on with
+ * the call.
+ *
  * Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 are added in f32 and rounded once at the
  * end.
  */
@@ -30,6 +35,7 @@
 enum {
 	SMALL = 12 * 1024,        /* bytes to read from others, up to which vectors that can be mapped count as short */
 	SHORT = 32 * 1024,        /* likewise, for other vectors */
+	LOOKS = 400,              /* at the flags of other ranks, before the state machine goes on: some 2 us */
 };
 
 enum phase { TURN, MEET, STORE, STORED, IN, COMBINE, OUT, DONE };
@@ -40,7 +46,21 @@ static struct tt_span mine(const struct tt_allreduce *a, size_t len) { return tt
 static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
 static bool is_up_to(const struct tt_allreduce *a, size_t len) { return bytes_of(a) <= len / (size_t)(a->coll.n - 1); }
 static size_t chunk_len(const struct tt_allreduce *a) { return tt_min(TT_SEGMENT_CHUNK, bytes_of(a) - a->direct.at); }
-static char *buffer_of(const struct tt_allreduce *a, int i) { return tt_segment_call_buffer(&a->direct.call, i); }
+
+/* The vector of rank i, or what of it others combine. */
+static const char *buffer_of(const struct tt_allreduce *a, int i)
+{
+	const struct tt_segment_call *v = &a->direct.call;
+
+	return bytes_of(a) <= TT_HEADER_BYTES ? v->segment->peers[i].header->bytes : tt_segment_call_buffer(v, i);
+}
+
+static char *my_buffer(const struct tt_allreduce *a)
+{
+	const struct tt_segment_call *v = &a->direct.call;
+
+	return bytes_of(a) <= TT_HEADER_BYTES ? v->header->bytes : tt_segment_call_buffer(v, a->coll.me);
+}
 
 static void combine(const struct tt_allreduce *a, const void *const *from, void *const *to, int outputs, size_t bytes)
 {
@@ -56,7 +76,7 @@ static void copy_in(struct tt_allreduce *a)
 {
 	size_t at = a->direct.at, len = chunk_len(a);
 	struct tt_span s = is_up_to(a, SHORT) ? (struct tt_span){ len, 0 } : mine(a, len);
-	char *room = buffer_of(a, a->coll.me);
+	char *room = my_buffer(a);
 	size_t behind = s.at + s.len;
 
 	tt_vector_read(&a->all.vector, at, room, s.at);
@@ -78,7 +98,7 @@ static void combine_part(const struct tt_allreduce *a, struct tt_span s, bool pa
 		if (r.out)
 			to[outputs++] = r.out;
 		if (pass)
-			to[outputs++] = buffer_of(a, a->coll.me) + TT_SEGMENT_CHUNK + s.at;
+			to[outputs++] = my_buffer(a) + TT_SEGMENT_CHUNK + s.at;
 		if (outputs)
 			combine(a, from, to, outputs, r.len);
 	}
@@ -236,6 +256,10 @@ static int begin(struct tt_exchange *x)
 
 	a->all.vector.copiers = &tt_collectives(x->coll->job)->copiers;
 	tt_segment_call_begin(&a->direct.call, x->coll, bytes_of(a), a->coll.n);
+	if (a->direct.begun) {
+		tt_segment_call_go_on(&a->direct.call, a->direct.begun);
+		a->direct.phase = MEET;
+	}
 	return 0;
 }
 
@@ -244,6 +268,82 @@ static void release(struct tt_exchange *x)
 	struct tt_direct *d = &tt_allreduce_of(x)->direct;
 
 	tt_segment_call_end(&d->call, d->phase == DONE);
+}
+
+/* ---- at once ---- */
+
+bool tt_direct_is_short(const struct tutti *g, const struct tt_exchange *x)
+{
+	size_t bytes = x->count * x->width;
+
+	return x->vector.in && bytes && g->n > 1 && bytes <= SMALL / (size_t)(g->n - 1);
+}
+
+static struct tt_call_header *begin_at_once(struct tt_segment *b, const struct tt_exchange *x,
+                                            const struct tt_coll_call *call, uint32_t seq)
+{
+	struct tt_call_header *h = tt_segment_begin(b);
+	size_t bytes = x->count * x->width;
+
+	h->call = *call;
+	h->half = (uint8_t)b->half;
+	h->mapped = false;
+	memcpy(bytes <= TT_HEADER_BYTES ? h->bytes : b->peers[b->me].slot->half[b->half], x->vector.in, bytes);
+	tt_segment_step(b, h, seq, 1);
+	return h;
+}
+
+/* Has that rank called the same, and has it not given up? */
+static bool has_come(struct tt_segment *b, int i, uint32_t seq, const struct tt_coll_call *call)
+{
+	int k = tt_segment_reached(b, i, seq, 1), looks = b->group->job->engine.spin && !tt_world ? LOOKS : 0;
+
+	for (; !k && looks; looks--)
+		k = tt_segment_reached(b, i, seq, 1);
+	struct tt_coll_call theirs = k > 0 ? b->peers[i].header->call : (struct tt_coll_call){ 0 };
+	return tt_coll_same(&theirs, call);
+}
+
+static bool have_all_come(struct tt_segment *b, uint32_t seq, const struct tt_coll_call *call)
+{
+	for (int i = 0; i < b->n; i++)
+		if (i != b->me && !has_come(b, i, seq, call))
+			return false;
+	return true;
+}
+
+static void combine_at_once(struct tt_segment *b, const struct tt_exchange *x)
+{
+	const void *from[TT_SEGMENT_RANKS];
+	void *to = x->vector.out;
+	struct tt_many many = { .from = from, .to = &to, .inputs = b->n, .outputs = 1 };
+	bool in_header = x->count * x->width <= TT_HEADER_BYTES;
+
+	for (int i = 0; i < b->n; i++) {
+		const struct tt_segment_peer *f = &b->peers[i];
+		from[i] = i == b->me ? x->vector.in : in_header ? f->header->bytes : f->slot->half[f->header->half % 2];
+	}
+	tt_reduce_many(&many, x->count, x->type, x->rule);
+}
+
+bool tt_direct_at_once(struct tutti *g, const struct tt_exchange *x, const struct tt_coll_call *call,
+                       struct tt_call_header **begun)
+{
+	struct tt_segment *b = tt_coll_group(g)->segment;
+
+	*begun = NULL;
+	if (!tt_segment_open(g) || b->lost || !tt_segment_may_begin(b))
+		return false;
+	*begun = begin_at_once(b, x, call, g->started);
+	if (!have_all_come(b, g->started, call))
+		return false;
+	combine_at_once(b, x);
+	b->half ^= 1;
+	atomic_thread_fence(memory_order_acquire);
+	if (!have_all_come(b, g->started, call)) /* what was read was valid if none has given up since */
+		return false;
+	tt_segment_complete(b, g->started);
+	return true;
 }
 
 const struct tt_algorithm tt_direct = { "direct", begin, advance, release, NULL };

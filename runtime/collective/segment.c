@@ -33,18 +33,21 @@
 _Static_assert(offsetof(struct tt_rank_slot, asleep) == 256 && offsetof(struct tt_rank_slot, done) == 384 &&
                offsetof(struct tt_rank_slot, half) == 4096, "docs/wire.md");
 _Static_assert(offsetof(struct tt_call_header, call) == 8 && offsetof(struct tt_call_header, half) == 32 &&
-               offsetof(struct tt_call_header, key) == 40, "docs/wire.md");
+               offsetof(struct tt_call_header, key) == 40 && offsetof(struct tt_call_header, bytes) == 40,
+               "docs/wire.md");
 
 static uint64_t flag_of(uint32_t call, uint32_t step) { return (uint64_t)call << 32 | step; }
 
+/* Mostly all ranks have had as many turns as this one. */
 static const struct tt_call_header *find_header(const struct tt_segment *b, int i, uint32_t call)
 {
 	const struct tt_rank_slot *p = b->peers[i].slot;
 
-	for (int k = 0; k < 2; k++) {
-		uint64_t flag = atomic_load_explicit(&p->header[k].flag, memory_order_acquire);
+	for (unsigned k = 0; k < 2; k++) {
+		const struct tt_call_header *h = &p->header[(b->turn + 1 + k) % 2];
+		uint64_t flag = atomic_load_explicit(&h->flag, memory_order_acquire);
 		if (flag >> 32 == call && (uint32_t)flag)
-			return &p->header[k];
+			return h;
 	}
 	return NULL;
 }
@@ -131,6 +134,13 @@ void tt_segment_done(struct tt_segment *b, uint32_t call)
 {
 	atomic_store_explicit(&b->peers[b->me].slot->done, call + 1, memory_order_release);
 	b->last = call + 1;
+}
+
+void tt_segment_complete(struct tt_segment *b, uint32_t call)
+{
+	b->complete = call;
+	b->complete_turn = b->turn;
+	tt_segment_done(b, call);
 }
 
 /* ---- memory ---- */

@@ -106,6 +106,12 @@ int tt_segment_call_turn(struct tt_segment_call *v)
 	return 1;
 }
 
+void tt_segment_call_go_on(struct tt_segment_call *v, struct tt_call_header *header)
+{
+	v->header = header;
+	v->step = STEP_HERE;
+}
+
 /* Registers the vector for this call alone: afterwards others must not reach the caller's memory. */
 void tt_segment_call_offer(struct tt_segment_call *v, const void *vector)
 {
@@ -300,13 +306,11 @@ void tt_segment_call_end(struct tt_segment_call *v, bool done)
 	tt_list_remove(&v->turn);
 	if (v->header && !done)
 		tt_segment_step(b, v->header, v->coll->seq, TT_STEP_QUIT);
-	if (v->header && done) {
-		b->complete = v->coll->seq;
-		b->complete_turn = b->turn;
-	}
 	if (v->region)
 		v->region->net->transport->dereg(v->region);
-	if (v->header)
+	if (v->header && done)
+		tt_segment_complete(b, v->coll->seq);
+	else if (v->header)
 		tt_segment_done(b, v->coll->seq);
 	tt_coll_use_segment(v->coll, NULL);
 	for (int i = 0; i < b->n; i++)

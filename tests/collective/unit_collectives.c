@@ -478,6 +478,48 @@ static void test_late(void)
 	}
 }
 
+/* Short all-reduces one behind another, each of which some ranks begin without an operation, and some with one; some
+ * ranks are late. The sizes are around what a call header has room for, and what a rank reads of all others. */
+static void program_short(tutti *job)
+{
+	enum { ROUNDS = 300, MOST = 2000 };
+	static const size_t counts[] = { 1, 7, 8, 9, 100, 12 * 1024 / 8, 12 * 1024 / 8 + 1, MOST };
+	int n = tutti_size(job), me = tutti_rank(job);
+	uint64_t *in = must(calloc(MOST, sizeof *in)), *out = must(calloc(MOST, sizeof *out));
+	unsigned chance = 77u + (unsigned)me, same = 5;
+
+	for (uint64_t k = 0; k < ROUNDS; k++) {
+		size_t count = counts[(size_t)rand_r(&same) % TT_COUNT(counts)], wrong = 0;
+		uint64_t *to = rand_r(&chance) % 2 ? in : out;
+		tutti_op op = { 0 };
+		bool started = rand_r(&chance) % 3 == 0;
+		for (size_t i = 0; i < count; i++)
+			in[i] = (uint64_t)me * 1000 + k + i;
+		if (rand_r(&chance) % 8 == 0)
+			pass_time(TT_MS / 20);
+		CHECK(tutti_allreduce(job, in, to, count, TUTTI_I64, TUTTI_SUM, started ? &op : NULL) == 0);
+		CHECK(!started || tutti_wait(&op, -1) == 0);
+		for (size_t i = 0; i < count; i++)
+			wrong += to[i] != (uint64_t)n * (uint64_t)(n - 1) / 2 * 1000 + (uint64_t)n * (k + i);
+		CHECK(wrong == 0);
+	}
+	free(in);
+	free(out);
+}
+
+static void test_short(void)
+{
+	for (int n = 2; n <= LARGEST; n++) {
+		struct ranks run = { .size = n, .hosts = 1, .wire = "sim", .program = program_short };
+		for (; run.seed != SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		run.wire = "shm";
+		run.hosts = 0;
+		if (n < 4)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+}
+
 static void program_direct(tutti *job)
 {
 	program_all(job);
@@ -2236,6 +2278,7 @@ static CU_TestInfo allreduce_tests[] = {
 	{ "not direct", test_not_direct },
 	{ "halves", test_halves },
 	{ "late", test_late },
+	{ "short", test_short },
 	{ "doubling", test_doubling },
 	{ "rabenseifner", test_rabenseifner },
 	{ "ring", test_ring },
