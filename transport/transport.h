@@ -228,6 +228,11 @@ struct tt_transport {
 	/* Tells the target of `value` now, as a NOTIFY behind all that was posted does; for bytes that were stored
 	 * through map(). Returns 0 if it did not: post a NOTIFY. */
 	int (*notify)(struct tt_peer *, uint32_t value);
+	/* Sends a message of two parts now, as a SEND behind all that was posted does. The caller may change the bytes
+	 * afterwards, and no done() follows. Returns 0 if it did not: post a SEND. NULL: it never does. */
+	int (*send)(struct tt_peer *, const void *head, size_t head_len, const void *body, size_t body_len);
+	/* As progress(), for this peer alone: it costs a few loads as long as nothing has come. NULL: no such way. */
+	int (*hear)(struct tt_peer *);
 	/* True, and what is known, for a sentence: the peer's host has acknowledged nothing for seconds, though it was
 	 * asked again and again. NULL: the transport does not know */
 	bool (*stalls)(struct tt_peer *, char *text, size_t size);

@@ -18,6 +18,7 @@ enum {
 	LOOK_EVERY = 4,         /* calls of tt_look between reads of the clock */
 	UNSEEN_NS = 400000,     /* how long nobody may poll them before the background thread does */
 	CLOCK_EVERY = 8,        /* turns without an event between reads of the clock */
+	LOOKS = 400,            /* of tt_watch */
 };
 
 static bool may_end(const struct tt_waiter *w) { return w->ready(w->arg) || (w->users && w->users->err); }
@@ -81,19 +82,23 @@ void tt_unlock(struct tt_job *job)
 	tt_ticket_lock_release(&job->engine.lock);
 }
 
+/* The list is walked only when a timer may have run out. */
 static int run_timers(struct tt_engine *e, uint64_t now)
 {
-	int n = 0;
-
+	if (now < e->timer_due)
+		return 0;
+	e->timer_due = TT_NEVER;
 	tt_each_of(struct tt_timer, link, t, &e->timers) {
-		if (t->at > now)
+		if (t->at > now) {
+			e->timer_due = tt_min(e->timer_due, t->at);
 			continue;
+		}
+		e->timer_due = 0; /* not all were looked at: others that are due run in the next turn */
 		tt_list_remove(&t->link);
-		t->expire(t);
-		n++;
-		break; /* expire may have removed other timers from the list; those due run in the next turn */
+		t->expire(t); /* may remove other timers from the list */
+		return 1;
 	}
-	return n;
+	return 0;
 }
 
 static int end_unsent(struct tt_job *job)
@@ -161,6 +166,16 @@ void tt_look(struct tt_job *job, struct tt_net *net)
 		tt_progress(job);
 	else if (net->cheap_poll)
 		poll_net(job, net);
+}
+
+bool tt_watch(struct tt_job *job, struct tt_peer *peer)
+{
+	int (*hear)(struct tt_peer *) = peer->net->transport->hear;
+	int looks = hear && job->engine.spin ? LOOKS : 0;
+
+	while (looks && !hear(peer))
+		looks--;
+	return looks;
 }
 
 static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
@@ -550,6 +565,7 @@ void tt_timer_start(struct tt_job *job, struct tt_timer *t, uint64_t at, void (*
 	tt_timer_stop(t);
 	t->at = at;
 	t->expire = expire;
+	e->timer_due = tt_min(e->timer_due, at);
 	tt_list_append(&e->timers, &t->link);
 	if (e->driver_asleep)
 		tt_kick(&e->sleeper); /* this timer may be the first to expire */

@@ -179,6 +179,7 @@ struct tt_engine {
 	unsigned yields;               /* of the core since the last event ... */
 	uint64_t yielded;              /* ... and the time of the last one */
 	struct tt_list timers;
+	uint64_t timer_due;            /* no timer runs out before */
 	size_t pin_above;              /* longer ops need a region; SIZE_MAX: no net asks for one */
 	size_t look_above;             /* longer ops get a region if their memory has one; SIZE_MAX likewise */
 	bool pins;                     /* some net reaches pinned memory alone */
@@ -200,6 +201,9 @@ void tt_unlock(struct tt_job *);
 /* With the lock: */
 int tt_progress(struct tt_job *); /* one turn: polls nets and modules, runs timers; returns the number of events */
 void tt_look(struct tt_job *, struct tt_net *); /* polls this net, if a poll costs no system call */
+/* Spins for a microsecond at most, until something has come from this peer, and handles it. False: nothing has come, or
+ * this rank does not spin, or the peer is far. The background thread polls all nets meanwhile. */
+bool tt_watch(struct tt_job *, struct tt_peer *);
 /* These three release the lock while they wait until ready(arg), and return 0 or, after the deadline, -ETIMEDOUT.
  *
  * tt_wait_until is for closes, cancels and threads of the library, whose waits nothing interrupts. tt_wait_for is for

@@ -217,6 +217,21 @@ static struct message *make_message(struct tt_scratch *scratch, size_t room)
 	return msg;
 }
 
+/* True for most messages to a rank of this host: the transport has the bytes, and no op waits for its end. */
+static bool send_now(struct tt_member *m, const void *head, size_t len, const void *body, size_t body_len)
+{
+	const struct tt_transport *t = m->state == TT_UP ? tt_member_net(m)->transport : NULL;
+	uint64_t since;
+
+	if (!t || !t->send || !m->link->used || m->staged)
+		return false;
+	since = tt_stats_start(m->job);
+	if (!t->send(m->link->peer, head, len, body, body_len))
+		return false;
+	tt_stats_ended(&m->stats, TUTTI_STAT_MESSAGE, since, len + body_len, 0);
+	return true;
+}
+
 void *tt_send_begin(struct tt_member *m, size_t room)
 {
 	struct message *msg = make_message(&m->job->scratch, room);
@@ -224,27 +239,37 @@ void *tt_send_begin(struct tt_member *m, size_t room)
 	return msg ? msg->bytes : NULL;
 }
 
-void tt_send_commit(struct tt_member *m, void *bytes, size_t len)
+static void post_message(struct tt_member *m, struct message *msg, size_t len)
 {
-	struct message *msg = tt_container_of(bytes, struct message, bytes);
-
 	msg->post.op.len = len;
 	msg->post.since = tt_stats_start(m->job);
 	tt_post(m, &msg->post);
 }
 
+void tt_send_commit(struct tt_member *m, void *bytes, size_t len)
+{
+	struct message *msg = tt_container_of(bytes, struct message, bytes);
+
+	if (send_now(m, bytes, len, NULL, 0))
+		tt_scratch_give(&m->job->scratch, msg, sizeof *msg + msg->room);
+	else
+		post_message(m, msg, len);
+}
+
 void tt_send(struct tt_member *m, const void *head, size_t len, const void *body, size_t body_len)
 {
-	uint8_t *bytes = tt_send_begin(m, len + body_len);
+	uint8_t *bytes;
 
-	if (!bytes) {
+	if (send_now(m, head, len, body, body_len))
+		return;
+	if (!(bytes = tt_send_begin(m, len + body_len))) {
 		tt_member_fail_soon(m, 0, -ENOMEM, "no memory for a message to %s", tt_member_label(m).text);
 		return;
 	}
 	memcpy(bytes, head, len);
 	if (body_len)
 		memcpy(bytes + len, body, body_len);
-	tt_send_commit(m, bytes, len + body_len);
+	post_message(m, tt_container_of(bytes, struct message, bytes), len + body_len);
 }
 
 void tt_send_words(struct tt_member *m, uint8_t type, const uint32_t *words, int n, const void *more, size_t len)

@@ -77,6 +77,11 @@ void tt_operation_end(struct tt_operation *r, int err)
 		(void)!write(tt_operations(job)->event_fd, &one, sizeof one);
 }
 
+void tt_operation_at_once(struct tt_job *job, tutti_op *op, const char *what, int rank)
+{
+	tt_operation_end(tt_operation_begin(job, op, NULL, what, rank), 0);
+}
+
 static bool has_ended(void *arg) { return ((struct tt_operation *)arg)->ended; }
 
 /* ---- for whom an operation waits ---- */

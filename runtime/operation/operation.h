@@ -89,6 +89,8 @@ static inline int tt_operation_may_begin(struct tt_job *job, const tutti_op *op)
 }
 /* Begins an operation in op, or in stack if op is NULL. rank: the one that it waits for; -1: several. */
 struct tt_operation *tt_operation_begin(struct tt_job *, tutti_op *op, tutti_op *stack, const char *what, int rank);
+/* What the call has begun is over, and went well. */
+void tt_operation_at_once(struct tt_job *, tutti_op *, const char *what, int rank);
 /* Sets the words behind its error. They last for TT_WORDS failures more; then the kind words the error. */
 void tt_operation_word(struct tt_operation *, const char *why);
 void tt_operation_end(struct tt_operation *, int err); /* once; waiters learn of it when the lock is released */

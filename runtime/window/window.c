@@ -27,6 +27,7 @@
 enum {
 	NAME_MAX_LEN = 200,
 	AT_ONCE = 2048,   /* bytes that are copied under the lock where a window is mapped */
+	EVENTS = 8,       /* of a rank that a wait for its notify looks at before all others */
 	LAZY_MAX = 16384, /* a started put up to this size waits for its acknowledgement to go back with other bytes */
 };
 
@@ -719,11 +720,23 @@ static void say_awaited(void *arg)
 	       n->rank < 0 ? "any rank" : tt_member_label(tt_member(n->window->job, n->rank)).text);
 }
 
+/* A notify of a known rank that comes soon is seen in that rank's own line, before a turn looks at all others. What
+ * else that rank sends must not keep this thread from its turns. */
+static bool is_notified_soon(struct tt_job *job, const struct notify_wait *n)
+{
+	const struct tt_member *m = n->rank >= 0 && n->rank != job->rank ? tt_member(job, n->rank) : NULL;
+
+	for (int i = 0; i < EVENTS && m && m->state == TT_UP && notified(n) < n->count; i++)
+		if (!tt_watch(job, m->link->peer))
+			break;
+	return notified(n) >= n->count;
+}
+
 static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patience)
 {
 	int err;
 
-	if (notified(n) >= n->count)
+	if (notified(n) >= n->count || (patience && is_notified_soon(job, n)))
 		return 0;
 	if (!patience)
 		tt_progress(job);
@@ -1067,12 +1080,14 @@ int tt_window_ask(struct tutti_window *w, int rank)
 }
 
 /* Not tt_lock(): that keeps the background thread off the nets, which this thread does not poll. */
-static bool act_at_once(struct tt_job *job, struct tutti_window *w, const struct call *c)
+static bool act_at_once(struct tt_job *job, struct tutti_window *w, const struct call *c, tutti_op *op)
 {
 	bool done;
 
 	tt_ticket_lock_take(&job->engine.lock);
 	done = !job->left && act_there(&w->remotes[c->rank], c);
+	if (done && op)
+		tt_operation_at_once(job, op, c->what, c->rank);
 	tt_ticket_lock_release(&job->engine.lock);
 	return done;
 }
@@ -1125,7 +1140,7 @@ static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 
 	if ((err = tt_operation_may_begin(job, op)) || (err = check_call(w, c)) || (err = find_device(c)))
 		return err;
-	if (!op && c->rank != job->rank && !c->device && act_at_once(job, w, c))
+	if (c->rank != job->rank && !c->device && act_at_once(job, w, c, op))
 		return 0;
 	if ((err = pin_and_lock(w, c)))
 		return err;

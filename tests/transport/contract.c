@@ -26,6 +26,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <netdb.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -934,6 +935,91 @@ static void test_posted_order(struct bench *s)
 		some_turns(s, 2);
 	}
 	UNTIL(b->left == 100 && ended(s));
+}
+
+static void check_numbered(struct side *b, struct tt_peer *p, enum what what, const char *bytes, size_t len)
+{
+	struct bench *s = b->bench;
+
+	(void)p;
+	if (what == MESSAGE)
+		CHECK(len >= 4 && !memcmp(bytes, &b->left, 4) && holds(bytes + 4, len - 4, (unsigned)b->left));
+	else if (what == NOTIFY)
+		CHECK((int)len == b->left);
+	b->left++;
+}
+
+/* A message or a notify with that number, at once or posted. Returns whether the net would not take it at once. */
+static bool say_number(struct bench *s, struct side *a, int i, char *bytes)
+{
+	static const size_t lengths[] = { 4, 40, 41, 5000 };
+	size_t len = lengths[chance(s, TT_COUNT(lengths))], head = chance(s, len + 1);
+	bool at_once = chance(s, 4);
+
+	memcpy(bytes, &i, 4);
+	fill(bytes + 4, len - 4, (unsigned)i);
+	if (chance(s, 4) == 0) {
+		if (at_once && s->t->notify(a->peer, (uint32_t)i))
+			return false;
+		post(make_notify(a, 0, a->local, 0, (uint32_t)i));
+	} else if (!at_once || !s->t->send(a->peer, bytes, head, bytes + head, len - head)) {
+		struct call *c = make_call(a, TT_SEND, 0, 0, bytes, len);
+		c->op.region = NULL;
+		post(c);
+	} else {
+		memset(bytes, 0, len);
+		return false;
+	}
+	return at_once;
+}
+
+static void hear_peer(struct bench *s, struct side *side)
+{
+	s->inside = side->net;
+	s->t->hear(side->peer);
+	s->inside = NULL;
+}
+
+/* Until the lane is full, and then in its order behind what was posted; b reads nothing but what hear() finds. */
+static void test_send_at_once(struct bench *s)
+{
+	enum { NUMBERS = 900, ROOM = 5000 };
+	char *bytes = malloc(NUMBERS * ROOM);
+	int full = 0;
+
+	if (begin(s, 65536)) {
+		struct side *a = &s->side[0], *b = &s->side[1];
+		b->hook = check_numbered;
+		b->asleep = true;
+		for (int i = 0; i < NUMBERS && !s->failed; i++) {
+			full += say_number(s, a, i, bytes + i * ROOM);
+			for (int k = 0; i > NUMBERS / 2 && k < 3; k++) {
+				hear_peer(s, b);
+				some_turns(s, 1);
+			}
+		}
+		CHECK(full > 0);
+		UNTIL((hear_peer(s, b), b->left == NUMBERS));
+		b->asleep = false;
+		UNTIL(ended(s));
+	}
+	free(bytes);
+}
+
+/* A net that has armed itself does not miss what is sent at once. */
+static void test_send_wakes(struct bench *s)
+{
+	if (!begin(s, 4096))
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	struct pollfd f = { .fd = b->net->fd, .events = POLLIN };
+	settle(s);
+	for (int i = 0, none = 0; i < 20 && !s->failed; i++) {
+		UNTIL(!s->t->arm(b->net) && poll(&f, 1, 0) == 0);
+		CHECK(s->t->send(a->peer, &i, sizeof i, &none, sizeof none));
+		CHECK(poll(&f, 1, 5000) == 1);
+		UNTIL(count(s, MESSAGE, b) == i + 1);
+	}
 }
 
 /* Both ways at once: neither direction waits for the other. */
@@ -3219,6 +3305,8 @@ static const struct test tests[] = {
 	T(received, "received: grows with whatever comes from the peer, also in pieces: a sign of life"),
 	T(names, "the text that connect() of another net takes"),
 	T(mixture, "all of it at once"),
+	ONLY(ONLY_SHM, send_at_once, "send: as a SEND behind all that was posted does; hear: as progress()"),
+	ONLY(ONLY_SHM, send_wakes, "send: fd is readable when something has come after arm() returned 0"),
 	ONLY(ONLY_SHM, inode_told, "inode: of that file, if the caller knows it"),
 	ONLY(ONLY_SHM, nonsense_lines, "a line that is none breaks that connection at most"),
 	ONLY(ONLY_SHM, killed_while_writing,

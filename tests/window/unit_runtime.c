@@ -2149,6 +2149,58 @@ static void program_short_calls(tutti *job)
 	tutti_free(job, memory);
 }
 
+/* A put whose bytes this call has stored: the op is one that runs no more, and whose result is to be taken. */
+static void check_ended(tutti *job, tutti_op *op)
+{
+	tutti_op *const list[] = { op };
+	uint64_t ends = 0;
+	int fd = tutti_event_fd(job);
+
+	CHECK(fd >= 0 && read(fd, &ends, sizeof ends) == sizeof ends && ends > 0);
+	CHECK(tutti_op_why(op, NULL, 0) == 0);
+	CHECK(tutti_wait_any(list, 1, 0) == 0 && tutti_wait_any(list, 1, 0) == -ENOENT);
+	CHECK(tutti_wait(op, -1) == 0 && tutti_cancel(op) == 0);
+}
+
+/* Each rank answers the other one's number, and looks for it in that rank's own line first. Messages come between. */
+static void program_answers(tutti *job)
+{
+	enum { NUMBERS = 400 };
+	int me = tutti_rank(job), other = 1 - me;
+	uint64_t got, *mine;
+	tutti_window *w;
+	void *memory;
+
+	job->job->engine.spin |= !tt_world;
+	CHECK(tutti_alloc(job, 4096, -1, &memory) == 0 && tutti_event_fd(job) >= 0);
+	mine = memory;
+	CHECK(tutti_window_open(job, "answers", memory, 4096, &w) == 0);
+	CHECK(tutti_get(w, other, 0, &got, 8, NULL) == 0);
+	bool mapped = !tt_world && tutti_window_map(w, other); /* a notify in a simulated world is an op */
+	for (uint64_t i = 1; i <= NUMBERS; i++) {
+		tutti_op op = { 0 };
+		bool with_op = i % 3 == 0;
+		if (me)
+			CHECK(tutti_wait_notify(w, other, 1, i, -1) == 0 && mine[0] == i);
+		if (i % 5 == 0)
+			CHECK(tutti_send(job, other, (int)i, &i, sizeof i, NULL) == 0);
+		CHECK(tutti_put_notify(w, other, 0, &i, 8, 1, with_op ? &op : NULL) == 0);
+		if (with_op && mapped)
+			check_ended(job, &op);
+		else if (with_op)
+			CHECK(tutti_wait(&op, -1) == 0);
+		if (!me)
+			CHECK(tutti_wait_notify(w, other, 1, i, -1) == 0 && mine[0] == i);
+		if (i % 5 == 0)
+			CHECK(tutti_recv(job, other, (int)i, &got, sizeof got, NULL, NULL) == 0 && got == i);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, memory);
+}
+
+static void test_answers(void) { on_wires(program_answers, two, 0, NULL); }
 static void test_short_calls(void) { on_wires(program_short_calls, two, 0, NULL); }
 
 static void test_memory(void)
@@ -2406,6 +2458,7 @@ static CU_TestInfo window_tests[] = {
 	{ "memory", test_memory },
 	{ "memory and files", test_files },
 	{ "short calls on it", test_short_calls },
+	{ "answers", test_answers },
 	{ "put, get, add", test_put_get },
 	{ "notify", test_notify },
 	{ "ranges", test_ranges },

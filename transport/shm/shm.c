@@ -239,6 +239,20 @@ static int arm(struct tt_net *base)
 	return 0;
 }
 
+static int hear(struct tt_peer *base)
+{
+	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
+	struct tt_shm *net = p->net;
+
+	if (!tt_shm_alive(p) || !tt_shm_next(p))
+		return 0;
+	net->ops.events = 0;
+	serve(p);
+	if (!tt_list_empty(&net->ops.ready))
+		tt_flights_drain(&net->ops, look);
+	return net->ops.events;
+}
+
 /* ---- nets ---- */
 
 /* Memory of other processes is mapped through their files there. */
@@ -350,6 +364,8 @@ const struct tt_transport tt_shm = {
 	.store_begin = tt_shm_store_begin,
 	.store_end = tt_shm_store_end,
 	.notify = tt_shm_notify,
+	.send = tt_shm_send,
+	.hear = hear,
 	.progress = progress,
 	.arm = arm,
 };

@@ -6,6 +6,9 @@
  *   ADD               atomic, now       -                      ADD ------------>   <----- SUM or NAK
  *   notify, SEND                                               always: one line, behind all that was posted earlier
  *
+ * A message of send() and a value of notify() are written into the lane at once, unless it is full or ops wait: then
+ * the caller posts an op, and the order is that of the ops.
+ *
  * Ops begin in post order. An op begins when all earlier ops have done their direct stores or are in the lane. So a
  * line comes after the bytes of all earlier PUTs, which is all the ordering that the contract asks for.
  */
@@ -252,21 +255,31 @@ static enum step ask_read(struct tt_shm_peer *p, struct tt_op *op, uint64_t id)
 	return ENDED;
 }
 
-static enum step send(struct tt_shm_peer *p, struct tt_op *op)
+static bool write_message(struct tt_shm_peer *p, const void *head, size_t head_len, const void *body, size_t body_len)
 {
-	bool fits = op->len <= TT_SHM_BODY;
-	uint8_t *payload = NULL;
-	struct tt_shm_line *line = tt_shm_line(p, fits ? 0 : op->len, &payload);
+	size_t len = head_len + body_len;
+	bool fits = len <= TT_SHM_BODY;
+	uint8_t *payload = NULL, *to;
+	struct tt_shm_line *line = tt_shm_line(p, fits ? 0 : len, &payload);
 
 	if (!line)
-		return STUCK;
+		return false;
 	line->kind = TT_FRAME_SEND;
 	line->flags = 0;
-	line->len = op->len;
-	if (op->len)
-		tt_copy(&p->net->lanes, fits ? line->body : payload, op->local, op->len);
+	line->len = len;
+	/* Not past the caches, though that may be faster for the writer: the reader is about to read the bytes. */
+	to = fits ? line->body : payload;
+	if (head_len)
+		memcpy(to, head, head_len);
+	if (body_len)
+		memcpy(to + head_len, body, body_len);
 	tt_shm_publish(p, line);
-	return end(p, op, 0);
+	return true;
+}
+
+static enum step send(struct tt_shm_peer *p, struct tt_op *op)
+{
+	return write_message(p, op->local, op->len, NULL, 0) ? end(p, op, 0) : STUCK;
 }
 
 static bool goes_by_lane(struct tt_shm_peer *p, const struct tt_op *op, const struct tt_shm_found *f)
@@ -396,6 +409,14 @@ int tt_shm_notify(struct tt_peer *base, uint32_t value)
 	struct tt_shm_peer *p = peer_of(base);
 
 	return tt_shm_alive(p) && !p->ops.pending.head && say_notify(p, value);
+}
+
+int tt_shm_send(struct tt_peer *base, const void *head, size_t head_len, const void *body, size_t body_len)
+{
+	struct tt_shm_peer *p = peer_of(base);
+
+	return tt_shm_alive(p) && !p->ops.pending.head && head_len + body_len <= TT_MESSAGE_MAX &&
+	       write_message(p, head, head_len, body, body_len);
 }
 
 /* ---- what has come ---- */

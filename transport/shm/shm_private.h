@@ -216,16 +216,24 @@ void tt_shm_drop_left(struct tt_shm *);
 /* The next line to write, with room for `extra` bytes of payload. NULL: there is no room now. */
 struct tt_shm_line *tt_shm_line(struct tt_shm_peer *, size_t extra, uint8_t **payload);
 void tt_shm_publish(struct tt_shm_peer *, struct tt_shm_line *);
-const struct tt_shm_line *tt_shm_next(struct tt_shm_peer *);  /* the next line to read, or NULL */
 const uint8_t *tt_shm_payload(const struct tt_shm_peer *, const struct tt_shm_line *);
 void tt_shm_taken(struct tt_shm_peer *, const struct tt_shm_line *);
 
 /* shm_ops.c */
 void tt_shm_post(struct tt_peer *, struct tt_op *);
 int tt_shm_notify(struct tt_peer *, uint32_t value);
+int tt_shm_send(struct tt_peer *, const void *head, size_t head_len, const void *body, size_t body_len);
 /* writes what is pending or owed, as far as there is room */
 void tt_shm_push(struct tt_shm_peer *);
 void tt_shm_read(struct tt_shm_peer *);                       /* reads what has come */
+
+/* The next line to read, or NULL. */
+static inline const struct tt_shm_line *tt_shm_next(const struct tt_shm_peer *p)
+{
+	const struct tt_shm_line *line = &p->in->line[p->next_in % TT_SHM_LINES];
+
+	return atomic_load_explicit(&line->turn, memory_order_acquire) == p->next_in + 1 ? line : NULL;
+}
 
 static inline bool tt_shm_alive(const struct tt_shm_peer *p) { return p->shake.stage == TT_STAGE_UP && !p->ops.broken; }
 #endif

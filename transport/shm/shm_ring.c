@@ -66,13 +66,6 @@ void tt_shm_publish(struct tt_shm_peer *p, struct tt_shm_line *line)
 	kick(p);
 }
 
-const struct tt_shm_line *tt_shm_next(struct tt_shm_peer *p)
-{
-	const struct tt_shm_line *line = &p->in->line[p->next_in % TT_SHM_LINES];
-
-	return atomic_load_explicit(&line->turn, memory_order_acquire) == p->next_in + 1 ? line : NULL;
-}
-
 /* Returns where the payload of the line lies. NULL: the line claims what cannot be. */
 const uint8_t *tt_shm_payload(const struct tt_shm_peer *p, const struct tt_shm_line *line)
 {
