@@ -158,6 +158,11 @@ def need_c_order(b: Buffer) -> Buffer:
     return b
 
 
+def is_of(b: Buffer, type: int) -> bool:
+    """True if the elements are of this type. NumPy has no bfloat16: its arrays of uint16 are taken for that."""
+    return b.type == type or (type == BF16 and b.name in ("uint16", "format 'H'"))
+
+
 def like(x: Any, lead: Tuple[int, ...]) -> Any:
     """New memory of the kind and type of x, of shape `lead` + the shape of x."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
@@ -193,5 +198,5 @@ def own(address: int, bytes: int, readonly: bool = False) -> memoryview:
     return view.toreadonly() if readonly else view
 
 
-__all__ = ["Buffer", "readable", "writable", "own", "like", "need_c_order", "need_order", "tensors", "type_code",
+__all__ = ["Buffer", "readable", "writable", "own", "is_of", "like", "need_c_order", "need_order", "tensors", "type_code",
            "NULL"]

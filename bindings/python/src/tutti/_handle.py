@@ -63,3 +63,17 @@ class Handle:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a %s belongs to this process and cannot be pickled: each process opens its own"
                         % type(self).__name__)
+
+
+class Owner(Handle):
+    """A handle whose memory the program's arrays use: the library closes the handle with the last of these arrays."""
+
+    _owner: Any = None
+
+    def _open(self, *args: Any) -> None:
+        super()._open(*args)
+        self._owner = ffi.gc(self._handle, self._end)
+
+    def _close(self) -> None:
+        self.__dict__.pop("_handle", None)
+        self._owner = None

@@ -1,9 +1,15 @@
 """Models: lists of tensors that an object of the library keeps."""
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+import math
+from functools import partial
+from typing import Any, List, Optional, Tuple
 
 from . import _buffer
+from ._buffer import NAMES, SIZES, type_code
+from ._call import ffi
+
+NUMPY = {"bfloat16": "uint16"}  # types of NumPy for types that NumPy does not have
 
 
 def as_list(tensors: Any) -> List[Any]:
@@ -45,8 +51,44 @@ class Model:
         return other
 
     def _shapes(self) -> List[Tuple[int, str]]:
-        return [(t.count, _buffer.NAMES[t.type]) for t in self.list]
+        return [(t.count, NAMES[t.type]) for t in self.list]
 
     def like(self) -> List[Any]:
         """New tensors of the same kinds, shapes and types."""
         return [_buffer.like(x, ()) for x in self.tensors]
+
+
+class Held:
+    """A model that the library holds: pairs (shape, dtype)."""
+
+    def __init__(self, pairs: List[Tuple[Any, Any]]) -> None:
+        self.list = ffi.new("tutti_tensor[]", len(pairs))
+        self.shapes = [tuple(shape) for shape, _ in pairs]
+        for at, shape, (_, dtype) in zip(self.list, self.shapes, pairs):
+            at.type, at.count = type_code(dtype), math.prod(shape)
+
+    def __len__(self) -> int:
+        return len(self.list)
+
+    def announce(self) -> None:
+        """Memory of the host has no stream."""
+
+    def arrays(self, list_of: Any, owner: Any) -> List[Any]:
+        """NumPy arrays in the library's memory. They keep the owner of the memory alive."""
+        import numpy
+
+        arrays = []
+        for at, shape in zip(list_of, self.shapes):
+            memory = ffi.buffer(ffi.gc(at.data, partial(_keep, owner)), at.count * SIZES[at.type])
+            arrays.append(numpy.frombuffer(memory, NUMPY.get(NAMES[at.type], NAMES[at.type])).reshape(shape))
+        return arrays
+
+
+def _keep(_owner: Any, _memory: Any) -> None:
+    pass
+
+
+def held_pairs(model: Any) -> Optional[List[Any]]:
+    """The pairs (shape, dtype), if the program gave these."""
+    pairs = model if isinstance(model, (list, tuple)) else [model]
+    return list(pairs) if pairs and all(isinstance(x, tuple) and len(x) == 2 for x in pairs) else None

@@ -1,14 +1,11 @@
 """Gossip: each rank averages its model, now and then, with what one other rank has published."""
 from __future__ import annotations
 
-import math
-from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from ._buffer import NAMES, SIZES, type_code
 from ._call import Path, call, ffi, lib, milliseconds, path, text
-from ._handle import Handle
-from ._model import Model
+from ._handle import Owner
+from ._model import Held, Model, held_pairs
 from .group import Group, string
 from .job import group_of
 from .operation import Operation
@@ -49,39 +46,6 @@ class Look(NamedTuple):
     retries: int
 
 
-class _Held:
-    """A model that the library holds: pairs (shape, dtype)."""
-
-    def __init__(self, pairs: List[Tuple[Any, Any]]) -> None:
-        self.list = ffi.new("tutti_tensor[]", len(pairs))
-        self._shapes = [tuple(shape) for shape, _ in pairs]
-        for at, shape, (_, dtype) in zip(self.list, self._shapes, pairs):
-            at.type, at.count = type_code(dtype), math.prod(shape)
-
-    def __len__(self) -> int:
-        return len(self.list)
-
-    def announce(self) -> None:
-        """Memory of the host has no stream."""
-
-    def arrays(self, list_of: Any, owner: Any) -> List[Any]:
-        """NumPy arrays in the library's memory. They keep the owner of the memory alive."""
-        import numpy
-
-        arrays = []
-        for at, shape in zip(list_of, self._shapes):
-            memory = ffi.buffer(ffi.gc(at.data, partial(_keep, owner)), at.count * SIZES[at.type])
-            arrays.append(numpy.frombuffer(memory, _NUMPY.get(NAMES[at.type], NAMES[at.type])).reshape(shape))
-        return arrays
-
-
-_NUMPY = {"bfloat16": "uint16"}
-
-
-def _keep(_owner: Any, _memory: Any) -> None:
-    pass
-
-
 def _code(names: Dict[str, int], name: Optional[str], what: str) -> Optional[int]:
     if name is not None and name not in names:
         raise ValueError("no %s of a gossip is called %r: use %s" % (what, name, ", ".join(names)))
@@ -99,7 +63,7 @@ def _mix(r: Any) -> Mix:
                r.peer_clock, r.peer_loss, r.age_ms / 1000, string(r.why))
 
 
-class Gossip(Handle):
+class Gossip(Owner):
     """Gossip: x = (1 - f) x + f y, where y is what one other rank has published. Nobody waits for a slow or dead rank.
 
         gossip.publish(loss)      # others may read this model from now on; a peer is chosen
@@ -128,7 +92,6 @@ class Gossip(Handle):
     """
 
     _end = lib.tutti_gossip_close
-    _owner: Any = None  # of the library's memory: closes the gossip with the last array on it
 
     def __init__(self, name: str, model: Any, way: Optional[str] = None,
                  choice: Union[str, Callable[[], Optional[int]], None] = None, method: Optional[str] = None,
@@ -149,10 +112,9 @@ class Gossip(Handle):
         else:
             self._choice = _Choice(choice)
             self._choice.put(c)
-        held = _pairs(model)
-        self._model: Union[Model, _Held] = _Held(held) if held else Model(model)
+        pairs = held_pairs(model)
+        self._model: Union[Model, Held] = Held(pairs) if pairs else Model(model)
         self._open(lib.tutti_gossip_open, "tutti_gossip **", group, name, self._model.list, len(self._model), c)
-        self._owner = ffi.gc(self._handle, lib.tutti_gossip_close)
 
     def close(self) -> None:
         """Ends this rank's part; weight that is on its way is lost. Harmless twice, and after the job was left.
@@ -161,17 +123,13 @@ class Gossip(Handle):
         """
         super().close()
 
-    def _close(self) -> None:
-        self.__dict__.pop("_handle", None)
-        self._owner = None
-
     def model(self) -> Tuple[List[Any], List[Any]]:
         """Where the library holds the model until the next publish or mix: (now, next), two lists of NumPy arrays.
 
         The program reads `now`, the published model, and writes all of `next`, the model after its step. Before the
         first publish it writes the model that it begins with into `next`. Arrays of bfloat16 are uint16.
         """
-        if not isinstance(self._model, _Held):
+        if not isinstance(self._model, Held):
             raise ValueError("the program holds this model: its tensors are the arguments of tutti.Gossip")
         lists = [ffi.new("tutti_tensor[]", len(self._model)) for _ in range(2)]
         call(lib.tutti_gossip_model, self._handle, *lists)
@@ -219,7 +177,7 @@ class Gossip(Handle):
 
         Mix.factor is the f with which `mix` averages. With no peer `out` holds nothing useful.
         """
-        if isinstance(self._model, _Held):
+        if isinstance(self._model, Held):
             to, n = Model(out), len(self._model)
             if len(to) != n:
                 raise ValueError("out has %d tensors, and the model has %d" % (len(to), n))
@@ -265,12 +223,6 @@ class Gossip(Handle):
     def score(self, peer: Union[int, str]) -> int:
         """The peer's score for the choice "dpwa", from 10 to 1000. Raises NotOpen, also of a peer that was removed."""
         return call(lib.tutti_gossip_score, self._handle, text(str(peer)))
-
-
-def _pairs(model: Any) -> Optional[List[Any]]:
-    """The pairs (shape, dtype), if the program gave these."""
-    pairs = model if isinstance(model, (list, tuple)) else [model]
-    return list(pairs) if pairs and all(isinstance(x, tuple) and len(x) == 2 for x in pairs) else None
 
 
 class _Choice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple, TypedDict, Union
 
-from ._buffer import BF16, NAMES, Buffer, need_c_order, readable, type_code, writable
+from ._buffer import BF16, NAMES, Buffer, is_of, need_c_order, readable, type_code, writable
 from ._call import NULL, Path, call, ffi, lib, path
 from ._handle import Handle
 from .group import Group, How
@@ -227,7 +227,7 @@ class Table(Handle):
 
     def _check(self, x: Any, b: Buffer, shape: Optional[Sequence[int]], type: int) -> Buffer:
         need_c_order(b)
-        if b.type != type and not (type == BF16 and b.name in ("uint16", "format 'H'")):
+        if not is_of(b, type):
             raise ValueError("the table %r takes %s here, and the array has %s" % (self.name, NAMES[type], b.name))
         if shape is None:
             return b  # the library refuses calls on all of a table of keys

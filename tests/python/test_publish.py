@@ -1,0 +1,149 @@
+"""Publications: versions that one rank publishes and others read, of arrays and in place, and what is refused."""
+import pytest
+
+import tutti
+
+from programs import together
+
+
+def test_versions(ranks):
+    def program():
+        job = tutti.init()
+        w, b = np.zeros((3, 5), "f4"), np.zeros((), "i8")
+        if job.rank == 0:
+            publisher = tutti.Publisher("model", {"w": w, "b": b}, buffers=4, hold=2)
+            info = publisher.look()
+            assert info == tutti.PublisherInfo(0, info.generation, 0, 0, 0) and info.generation
+            job.barrier()
+            w[:], b[()] = 1, 10
+            publisher.publish(7, b"seven")
+            publisher.wait(7, timeout=20)
+            raises(tutti.errors.TimedOut, "", publisher.wait, 8, timeout=0)
+            raises(tutti.errors.InvalidArgument, "7", publisher.publish, 7)
+            raises(tutti.errors.InvalidArgument, "4096", publisher.publish, 8, bytes(4097))
+            w[:] = 2
+            publisher.publish(8)
+            assert publisher.look().version == 8 and publisher.look().published == 2, publisher.look()
+            assert publisher.look().readers == 1
+            job.barrier()
+            publisher.close()
+            publisher.close()
+            raises(ValueError, "closed> is closed", publisher.publish, 9)
+        else:
+            reader = tutti.Reader("model")
+            assert reader.weights == [tutti.Weight("w", (3, 5), "float32"), tutti.Weight("b", (), "int64")]
+            assert reader.newest() == 0
+            raises(tutti.errors.TimedOut, "", reader.fetch, timeout=0)
+            raises(tutti.errors.Exists, "model", tutti.Reader, "model")
+            job.barrier()
+            fetched = reader.fetch()
+            assert isinstance(fetched, tutti.Fetched) and fetched[:2] == (7, fetched.generation) and fetched.meta == b"seven" and 0 <= fetched.age < 20
+            assert (fetched.weights["w"] == 1).all() and fetched.weights["b"] == 10 and fetched.overtaken == 0
+
+            # into the same arrays; some tensors alone
+            out = fetched.weights
+            newer = reader.fetch(7, out=out)
+            assert newer.version == reader.newest() == 8 and newer.meta == b"" and newer.weights["w"] is out["w"]
+            assert (out["w"] == 2).all()
+            some = reader.fetch(only=["b"]).weights
+            assert list(some) == ["b"] and some["b"] == 10
+            flat = bytearray(60)
+            reader.fetch(out={"w": memoryview(flat).cast("f")})
+            assert (np.frombuffer(flat, "f4") == 2).all()
+
+            # refused
+            raises(ValueError, "no tensor 'c': it has w, b", reader.fetch, only=["c"])
+            raises(ValueError, "float32, and the array has float64", reader.fetch, out={"w": np.zeros((3, 5))})
+            raises(ValueError, "6 elements", reader.fetch, out={"w": np.zeros(6, "f4")})
+            raises(ValueError, "read-only", reader.fetch, out={"b": bytes(8)})
+            raises(ValueError, "`only` or `out`", reader.fetch, only=["w"], out=out)
+            job.barrier()
+            while True:
+                try:
+                    reader.fetch(timeout=0)
+                except tutti.errors.Stale:
+                    break
+            reader.close()
+            raises(ValueError, "closed> is closed", reader.newest)
+        job.barrier()
+
+    ranks(2, together(program))
+
+
+def test_in_place(ranks):
+    def program():
+        job = tutti.init()
+        if job.rank == 0:
+            shapes = [("w", ((2, 3), "float32")), ("half", ((4,), "bfloat16")), ("one", ((), "uint8"))]
+            publisher = tutti.Publisher("model", shapes)
+            for version in range(1, 6):
+                with publisher.writing(version, b"%d" % version) as arrays:
+                    arrays["w"][:], arrays["half"][:], arrays["one"][()] = version, 0x3f80, version
+                assert not arrays
+            try:
+                with publisher.writing(6) as arrays:
+                    kept = arrays["w"]
+                    raise KeyError
+            except KeyError:
+                pass
+            assert publisher.look().version == 5
+            raises(tutti.errors.InvalidArgument, "", publisher.publish, 6)  # there are no arrays to copy from
+            job.barrier()
+            job.barrier()
+            publisher.close()
+            kept[:] = 9                 # memory that an array uses stays
+        else:
+            job.barrier()
+            reader = tutti.Reader("model")
+            fetched = reader.fetch()
+            assert fetched.version == 5 and fetched.meta == b"5" and (fetched.weights["w"] == 5).all()
+            assert fetched.weights["half"].dtype == "u2" and (fetched.weights["half"] == 0x3f80).all()
+            assert fetched.weights["one"] == 5
+            job.barrier()
+
+    ranks(2, together(program))
+
+
+def test_readers_of_a_job_of_their_own(ranks):
+    """Two processes without a job between them: the publisher's has one rank, and the reader comes in and goes."""
+    def program():
+        del os.environ["TUTTI_SIZE"]
+        boot = os.environ.pop("TUTTI_BOOT")
+        if os.environ.pop("TUTTI_RANK") == "0":
+            job = tutti.Job(boot=boot, rank=0, ranks=1)
+            x = np.zeros(5000)
+            publisher = tutti.Publisher("x", {"x": x}, group=job)
+            count, end = 0, time.time() + 20
+            while time.time() < end and not (count > 3 and publisher.look().readers == 0):
+                count += publisher.look().readers
+                x += 1
+                publisher.publish(int(x[0]))
+                time.sleep(0.005)
+            assert count > 3
+        else:
+            job = tutti.init(boot=boot)
+            reader = tutti.Reader("x")
+
+            async def read():
+                seen = []
+                async for fetched in reader.versions():
+                    x = fetched.weights["x"]
+                    assert (x == fetched.version).all() and fetched.version > (seen or [0])[-1]
+                    seen.append(fetched.version)
+                    if len(seen) == 20:
+                        return
+            __import__("asyncio").run(read())
+            reader.close()
+        job.leave()
+
+    ranks(2, together(program))
+
+
+def test_refused():
+    with pytest.raises(ValueError, match="9 dimensions"):
+        tutti.Publisher("deep", {"x": ((1,) * 9, "float32")})
+    with pytest.raises(tutti.errors.InvalidArgument, match="buffers|3"):
+        tutti.Publisher("few", {"x": bytearray(4)}, buffers=2)
+    with pytest.raises(ValueError, match="not dense"):
+        import numpy
+        tutti.Publisher("strided", {"x": numpy.zeros(4)[::2]})
