@@ -198,5 +198,5 @@ def own(address: int, bytes: int, readonly: bool = False) -> memoryview:
     return view.toreadonly() if readonly else view
 
 
-__all__ = ["Buffer", "readable", "writable", "own", "is_of", "like", "need_c_order", "need_order", "tensors", "type_code",
-           "NULL"]
+__all__ = ["Buffer", "readable", "writable", "own", "is_of", "like", "need_c_order", "need_order", "tensors",
+           "type_code", "NULL"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from typing import Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
+                    Union)
 
 from ._buffer import NAMES, Buffer, is_of, need_c_order, readable, type_code, writable
 from ._call import NULL, call, ffi, lib, milliseconds, text
 from ._handle import Handle, Owner
 from ._model import NUMPY, Held, held_pairs
-from .errors import TimedOut
+from .errors import Busy, TimedOut
 from .group import Group
 from .job import init
 
@@ -196,24 +197,36 @@ class Reader(Handle):
         only: names of the tensors that the program needs; None: all. out: arrays to fill, by name; None: new ones, of
         `empty`. timeout: seconds that it waits for a newer version; None: the group's; 0: only look.
 
-        Raises TimedOut: there is no newer version. Busy: the publisher has overtaken this fetch 16 times. Stale: the
+        Raises TimedOut: there is no newer version. Busy: the publisher has overtaken the fetch until then. Stale: the
         publisher has closed the name, and the next fetch waits until the name is open again. RankDied, RankLeft: the
         publisher is gone. Mismatch: it publishes other tensors now. After an error elements of `out` may be of several
         versions.
         """
+        return self._settle(self._read(newer_than, only, out, timeout))
+
+    def _read(self, newer_than: int, only: Optional[Iterable[str]], out: Optional[Mapping[str, Any]],
+              timeout: Optional[float]) -> Fetched:
         if only is not None and out is not None:
             raise ValueError("fetch takes `only` or `out`: the names in `out` say what is fetched")
-        arrays = self.empty(only) if out is None else dict(out)
+        arrays = self._room(only) if out is None else dict(out)
         list_of, hold = self._places(arrays)
         f = ffi.new("tutti_fetched *")
         call(lib.tutti_reader_fetch, self._handle, newer_than, list_of, milliseconds(timeout), f)
         del hold
         return Fetched(f.version, f.generation, f.age_ms / 1000, ffi.buffer(f.meta)[:f.meta_bytes], f.overtaken, arrays)
 
+    def _room(self, only: Optional[Iterable[str]]) -> Dict[str, Any]:
+        """Where a fetch puts what the program gives no memory for."""
+        return self.empty(only)
+
+    def _settle(self, fetched: Fetched) -> Fetched:
+        """What is left to do with a version that was read, on the thread of the program."""
+        return fetched
+
     async def versions(self, only: Optional[Iterable[str]] = None, newer_than: int = 0) -> AsyncIterator[Fetched]:
         """The newest version, again and again, in an event loop: `async for fetched in reader.versions()`.
 
-        Looks every 5 ms for a newer version, in another thread. Raises what `fetch` raises but for TimedOut.
+        Looks every 5 ms for a newer version, in another thread. Raises what `fetch` raises but for TimedOut and Busy.
         """
         names = None if only is None else list(only)
         while True:
@@ -226,12 +239,12 @@ class Reader(Handle):
                 await asyncio.sleep(0.005)
                 continue
             newer_than = fetched.version
-            yield fetched
+            yield self._settle(fetched)
 
     def _look(self, newer_than: int, only: Optional[List[str]]) -> Optional[Fetched]:
         try:
-            return self.fetch(newer_than, only, timeout=0)
-        except TimedOut:
+            return self._read(newer_than, only, None, 0)
+        except (Busy, TimedOut):
             return None
 
     def _places(self, arrays: Dict[str, Any]) -> Tuple[Any, List[Buffer]]:

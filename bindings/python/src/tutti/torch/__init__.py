@@ -12,9 +12,10 @@ from .diloco import DiLoCo
 from .elastic import Elastic
 from .gossip import Gossip
 from .gradients import allreduce_gradients, ddp_hook
+from .publish import WeightPublisher, WeightReader
 from .table import TableOptimizer
 
 register()
 
-__all__ = ["Backend", "DiLoCo", "Elastic", "Gossip", "ProcessGroup", "TableOptimizer", "allreduce_gradients",
-           "ddp_hook"]
+__all__ = ["Backend", "DiLoCo", "Elastic", "Gossip", "ProcessGroup", "TableOptimizer", "WeightPublisher",
+           "WeightReader", "allreduce_gradients", "ddp_hook"]

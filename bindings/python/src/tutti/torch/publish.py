@@ -1,0 +1,173 @@
+"""A torch model's weights for many readers."""
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from .. import publish
+from ..group import Group
+from .model import eager
+
+Source = Union[torch.nn.Module, Mapping[str, Tensor], Iterable[Tuple[str, Tensor]]]
+
+
+def _keep(source: Source) -> Source:
+    """A source that can be read again and again."""
+    return source if isinstance(source, (torch.nn.Module, Mapping)) else list(source)
+
+
+def _need_plain(name: str, t: Any) -> None:
+    if not isinstance(t, Tensor):
+        raise ValueError("%r is a %s and no tensor: leave it out" % (name, type(t).__name__))
+    if hasattr(t, "device_mesh"):
+        raise ValueError("%r is a DTensor, of which each rank has a part: call .full_tensor() on all ranks first"
+                         % name)
+    if t.layout is not torch.strided or t.is_quantized or t.device.type == "meta":
+        raise ValueError("%r is sparse, quantized, or on the device meta: publications have plain tensors" % name)
+
+
+def _tensors(source: Source) -> Dict[str, Tensor]:
+    """The tensors by name, each once: of tensors that share their memory the first one."""
+    if isinstance(source, torch.nn.Module):
+        pairs: Iterable[Tuple[str, Tensor]] = [*source.named_parameters(), *source.named_buffers()]
+    else:
+        pairs = source.items() if isinstance(source, Mapping) else source
+    found: Dict[str, Tensor] = {}
+    seen = set()
+    for name, t in pairs:
+        _need_plain(name, t)
+        if name in found:
+            raise ValueError("two tensors are called %r" % name)
+        place = (t.device, t.data_ptr(), t.dtype, t.shape, t.stride())
+        if place not in seen or not t.numel():
+            found[name] = t.detach()
+        seen.add(place)
+    return found
+
+
+def _of_numpy(array: Any, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(array.view("int16") if dtype == torch.bfloat16 else array).view(dtype)
+
+
+class WeightPublisher(publish.Publisher):
+    """Publishes the weights of a model: other processes read the newest version, and the trainer waits for nobody.
+
+        publisher = tutti.torch.WeightPublisher(model, "policy")
+        optimizer.step(); publisher.publish(step)
+
+    model: a module, of which parameters and buffers are published; a state_dict; or a list of (name, tensor). Tensors
+    that share their memory are published once, under the first name. dtype: of all floating-point tensors; None: each
+    its own. Each publish is one copy (and cast) into one of `buffers` buffers in the host's memory, 3 to 16, from a GPU
+    too. group: whose ranks read; None: the default job.
+
+    DTensors and quantized or sparse tensors are refused, and types that the library does not have.
+    """
+
+    def __init__(self, model: Source, name: str = "weights", dtype: Optional[torch.dtype] = None, buffers: int = 3,
+                 group: Optional[Group] = None) -> None:
+        self._source = _keep(model)
+        tensors = _tensors(self._source)
+        self._kinds = {name: (t.shape, dtype if dtype is not None and t.is_floating_point() else t.dtype)
+                       for name, t in tensors.items()}
+        super().__init__(name, {name: (tuple(shape), kind) for name, (shape, kind) in self._kinds.items()}, buffers,
+                         group=group)
+
+    @eager
+    @torch.no_grad()
+    def publish(self, version: int, meta: Any = b"") -> None:
+        """Copies the model's tensors as they are now, and shows them as this version.
+
+        version: above the last one. meta: up to 4096 bytes. Raises ValueError if the model has other tensors now.
+        """
+        tensors = _tensors(self._source)
+        with self.writing(version, meta) as to:
+            for name in {**tensors, **to}:
+                if name not in tensors or name not in to or tensors[name].shape != to[name].shape:
+                    raise ValueError("%s of the model is not as it was when the WeightPublisher was made" % name)
+            for name, t in tensors.items():
+                to[name].copy_(t)
+
+    @contextlib.contextmanager
+    def writing(self, version: int, meta: Any = b"") -> Iterator[Dict[str, Any]]:
+        """A `with` block in which the program writes all tensors of the version in place, into a dict by name.
+
+        The end of the block publishes the version, unless the block raises.
+        """
+        with super().writing(version, meta) as arrays:
+            tensors = {name: _of_numpy(array, self._kinds[name][1]) for name, array in arrays.items()}
+            try:
+                yield tensors
+            finally:
+                tensors.clear()
+
+
+class WeightReader(publish.Reader):
+    """Reads what a WeightPublisher, or a tutti.Publisher, of a rank publishes, as torch tensors; into a model.
+
+        reader = tutti.torch.WeightReader(model, "policy")
+        fetched = reader.fetch()                       # the model has the newest version
+        fetched = reader.fetch(fetched.version)        # waits for a newer one
+
+    model: as of WeightPublisher; each of its tensors is published in the same shape, in any type, and the model may be
+    on a GPU. The bytes come to memory of the host first, and the model changes when a version has come whole: an error
+    leaves the model as it was. None: fetches give new tensors. rank, group: as of tutti.Reader.
+    """
+
+    def __init__(self, model: Optional[Source] = None, name: str = "weights", rank: int = 0,
+                 group: Optional[Group] = None) -> None:
+        super().__init__(name, rank, group)
+        self._source = None if model is None else _keep(model)
+        self._host: Dict[str, Tensor] = {}  # where versions for the model come to
+        self._last: Dict[str, Tensor] = {}
+        for key, t in self._targets().items():
+            if tuple(t.shape) != self._find(key).shape:
+                raise ValueError("%r has shape %s in the model, and is published with shape %s"
+                                 % (key, tuple(t.shape), self._find(key).shape))
+
+    def _targets(self) -> Dict[str, Tensor]:
+        return {} if self._source is None else _tensors(self._source)
+
+    def empty(self, only: Optional[Iterable[str]] = None) -> Dict[str, Any]:
+        """New torch tensors for all tensors of the publication, or for those named `only`, by name."""
+        chosen = self.weights if only is None else [self._find(name) for name in only]
+        return {w.name: torch.empty(w.shape, dtype=getattr(torch, w.dtype)) for w in chosen}
+
+    def _room(self, only: Optional[Iterable[str]]) -> Dict[str, Any]:
+        if self._source is None:
+            return self.empty(only)
+        names = list(self._targets() if only is None else only)
+        self._host.update(self.empty(name for name in names if name not in self._host))
+        return {name: self._host[name] for name in names}
+
+    @eager
+    @torch.no_grad()
+    def _settle(self, fetched: publish.Fetched) -> publish.Fetched:
+        self._last = fetched.weights
+        targets = self._targets()
+        for name, t in fetched.weights.items():
+            if name in targets:
+                targets[name].copy_(t)
+        return fetched
+
+    def tensors(self, bucket_bytes: Optional[int] = None) -> Iterator[List[Tuple[str, Tensor]]]:
+        """The tensors of the last fetch in lists of pairs (name, tensor), as inference engines load weights.
+
+        The tensors of a list have up to bucket_bytes together; a larger tensor has a list of its own; None: one list.
+        """
+        bucket: List[Tuple[str, Tensor]] = []
+        left = bucket_bytes or 0
+        for name, t in self._last.items():
+            size = t.numel() * t.element_size()
+            if bucket and bucket_bytes is not None and size > left:
+                yield bucket
+                bucket, left = [], bucket_bytes
+            bucket.append((name, t))
+            left -= size
+        if bucket:
+            yield bucket
+
+
+__all__ = ["WeightPublisher", "WeightReader"]
