@@ -136,7 +136,6 @@ void tt_copy_words(void *to, const void *from, size_t n)
  * later costs the next one. */
 
 enum {
-	TRIALS = TT_COPY_ROUNDS * TT_COPY_WAYS,
 	RUN = 256 << 10, /* bytes of a trial, at least */
 	/* bytes: the longest copies are tried in pieces, so that slow ways take a small part of a copy */
 	PIECE = 4 << 20,
@@ -157,9 +156,12 @@ static size_t class_of(size_t n)
 	return i;
 }
 
+static unsigned ways_of(const struct tt_copier *c) { return c->ways ? c->ways : TT_COPY_WAYS; }
+static unsigned trials_of(const struct tt_copier *c) { return TT_COPY_ROUNDS * ways_of(c); }
+
 /* Of a way's trials the second best counts: not the one that was lucky, nor those that were preempted or touched fresh
  * pages. */
-static uint64_t cost_of(const struct tt_copy_class *c, int way)
+static uint64_t cost_of(const struct tt_copy_class *c, unsigned way)
 {
 	uint64_t best = UINT64_MAX, second = UINT64_MAX;
 
@@ -175,30 +177,31 @@ static uint64_t cost_of(const struct tt_copy_class *c, int way)
 	return second;
 }
 
-static void settle(struct tt_copy_class *c)
+static void settle(struct tt_copy_class *c, unsigned ways)
 {
-	int best = 0;
+	unsigned best = 0;
 
-	for (int way = 1; way < TT_COPY_WAYS; way++)
+	for (unsigned way = 1; way < ways; way++)
 		if (cost_of(c, way) < cost_of(c, best))
 			best = way;
 	SET(c->way, (uint8_t)best);
 	SET(c->settled, tt_now());
 }
 
-static void begin_trial(struct tt_copy_class *c, unsigned trial)
+static void begin_trial(const struct tt_copier *of, struct tt_copy_class *c, unsigned trial)
 {
 	SET(c->trial, (uint8_t)trial);
 	SET(c->warm, 0);
 	SET(c->bytes, 0);
 	SET(c->spent, 0);
-	if (trial == TRIALS)
-		settle(c);
+	if (trial == trials_of(of))
+		settle(c, ways_of(of));
 }
 
-static void try_copy(struct tt_copy_class *c, unsigned trial, void *to, const void *from, size_t n)
+static void try_copy(const struct tt_copier *of, struct tt_copy_class *c, unsigned trial, void *to, const void *from,
+                     size_t n)
 {
-	unsigned way = trial % TT_COPY_WAYS, round = trial / TT_COPY_WAYS;
+	unsigned way = trial % ways_of(of), round = trial / ways_of(of);
 	uint64_t start = tt_now(), spent, bytes;
 
 	tt_copy_by((enum tt_copy_way)way, to, from, n);
@@ -212,28 +215,29 @@ static void try_copy(struct tt_copy_class *c, unsigned trial, void *to, const vo
 	SET(c->bytes, bytes);
 	if (bytes >= RUN) {
 		SET(c->cost[way][round], (spent << 20) / bytes);
-		begin_trial(c, trial + 1);
+		begin_trial(of, c, trial + 1);
 	}
 }
 
-static void watch(struct tt_copy_class *c, size_t n)
+static void watch(const struct tt_copier *of, struct tt_copy_class *c, size_t n)
 {
 	uint64_t bytes = GET(c->bytes) + n;
 
 	SET(c->bytes, bytes < WATCH ? bytes : 0);
 	if (bytes >= WATCH && tt_now() - GET(c->settled) >= AGAIN)
-		begin_trial(c, 0);
+		begin_trial(of, c, 0);
 }
 
-static void copy_watched(struct tt_copy_class *c, bool longest, char *to, const char *from, size_t n)
+static void copy_watched(struct tt_copier *of, size_t class, char *to, const char *from, size_t n)
 {
+	struct tt_copy_class *c = &of->of[class];
 	unsigned trial;
 
-	if (GET(c->trial) == TRIALS)
-		watch(c, n);
-	while (n && (trial = GET(c->trial)) < TRIALS) {
-		size_t piece = longest && n >= 2 * PIECE ? PIECE : n;
-		try_copy(c, trial, to, from, piece);
+	if (GET(c->trial) == trials_of(of))
+		watch(of, c, n);
+	while (n && (trial = GET(c->trial)) < trials_of(of)) {
+		size_t piece = class == TT_COPY_CLASSES - 1 && n >= 2 * PIECE ? PIECE : n;
+		try_copy(of, c, trial, to, from, piece);
 		to += piece;
 		from += piece;
 		n -= piece;
@@ -248,7 +252,7 @@ void tt_copy(struct tt_copier *c, void *to, const void *from, size_t n)
 	if (n < TT_COPY_FROM || tt_copy_ways() == 1)
 		tt_copy_by(TT_COPY_PLAIN, to, from, n);
 	else
-		copy_watched(&c->of[class], class == TT_COPY_CLASSES - 1, to, from, n);
+		copy_watched(c, class, to, from, n);
 }
 
 enum tt_copy_way tt_copy_way(const struct tt_copier *c, size_t n)

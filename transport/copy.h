@@ -24,9 +24,10 @@ enum {
 /* What was learnt of one kind of copy: into a ring, out of it, between a window and a buffer. A zeroed one knows
  * nothing yet. Threads may share it. */
 struct tt_copier {
+	uint8_t ways;                 /* try only so many, from TT_COPY_PLAIN on; 0: all. Set before the first copy */
 	struct tt_copy_class {
 		_Atomic uint8_t way;      /* the best when the trials last ended */
-		_Atomic uint8_t trial;    /* the one under way; TT_COPY_ROUNDS * TT_COPY_WAYS: all have ended */
+		_Atomic uint8_t trial;    /* the one under way; TT_COPY_ROUNDS of each way: all have ended */
 		_Atomic uint8_t warm;     /* a first copy was made, so the trial's copies count */
 		_Atomic uint64_t bytes;   /* of this trial; when all have ended: since the last look at the clock */
 		_Atomic uint64_t spent;   /* nanoseconds of this trial */

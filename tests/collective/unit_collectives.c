@@ -1881,6 +1881,18 @@ static bool learns(const struct tt_copier *c)
 	return any;
 }
 
+/* Stores past the caches into slots would cost the ranks that read the slots. */
+static bool keeps_slots_cached(const struct tt_collectives *all)
+{
+	const struct tt_copier *c = &all->copiers.read;
+	bool streamed = false;
+
+	for (int i = 0; i < TT_COPY_CLASSES; i++)
+		for (int k = 0; k < TT_COPY_ROUNDS; k++)
+			streamed |= c->of[i].cost[TT_COPY_STREAM][k] > 0;
+	return !streamed;
+}
+
 /* A rank fills the second chunk (step 3) when it has combined the first one (step 2), though the other has not. */
 static void program_chunk_ahead(tutti *job)
 {
@@ -1908,6 +1920,9 @@ static void program_chunk_ahead(tutti *job)
 	for (int i = 0; i < COUNT; i++)
 		CHECK(v[i] == 2 * i + 1);
 	CHECK(learns(&tt_collectives(job->job)->copiers.read) && learns(&tt_collectives(job->job)->copiers.write));
+	for (int i = 0; i < 10; i++)
+		CHECK(tutti_allreduce(job, v, v, COUNT, TUTTI_I32, TUTTI_MAX, NULL) == 0);
+	CHECK(keeps_slots_cached(tt_collectives(job->job)));
 	free(v);
 }
 

@@ -79,6 +79,7 @@ struct fake {
 	uint64_t now;
 	struct tt_copy_class *class;
 	uint64_t price[TT_COPY_WAYS]; /* nanoseconds a copy */
+	int ways;                     /* which are tried */
 	int odd;                      /* the round in which ... */
 	uint64_t odd_price[TT_COPY_WAYS];
 };
@@ -86,25 +87,26 @@ struct fake {
 static uint64_t fake_now(struct tt_world *w)
 {
 	struct fake *f = (struct fake *)w;
-	int trial = f->class->trial, way = trial % TT_COPY_WAYS;
+	int trial = f->class->trial, way = trial % f->ways;
 
-	return f->now += trial / TT_COPY_WAYS == f->odd ? f->odd_price[way] : f->price[way];
+	return f->now += trial / f->ways == f->odd ? f->odd_price[way] : f->price[way];
 }
 
 static void start_fake(struct fake *f, struct tt_copier *c, int class)
 {
-	*f = (struct fake){ .world.now = fake_now, .class = &c->of[class], .price = { 100, 100, 100 }, .odd = -1 };
+	*f = (struct fake){ .world.now = fake_now, .class = &c->of[class], .price = { 100, 100, 100 },
+	                    .ways = TT_COPY_WAYS, .odd = -1 };
 	memset(c, 0, sizeof *c);
 	tt_world = &f->world;
 }
 
-static bool is_settled(const struct tt_copy_class *c) { return c->trial == TT_COPY_ROUNDS * TT_COPY_WAYS; }
+static bool is_settled(const struct fake *f) { return f->class->trial == TT_COPY_ROUNDS * f->ways; }
 
 static int copy_until_settled(struct tt_copier *c, struct fake *f, size_t n) /* how many it took */
 {
 	for (int i = 1; i < 10000; i++) {
 		tt_copy(c, target, source, n);
-		if (is_settled(f->class))
+		if (is_settled(f))
 			return i;
 	}
 	CU_FAIL("it does not settle");
@@ -125,6 +127,25 @@ static void test_choice(void)
 			CU_ASSERT_EQUAL(tt_copy_way(&c, n), best);
 			CU_ASSERT_EQUAL(tt_copy_way(&c, class < TT_COPY_CLASSES - 1 ? 4 * n - 1 : SIZE_MAX), best);
 		}
+	tt_world = NULL;
+}
+
+/* Ways that must not be chosen are not tried. */
+static void test_some_ways(void)
+{
+	struct tt_copier c;
+	struct fake f;
+
+	for (enum tt_copy_way best = 0; best < TT_COPY_WAYS; best++) {
+		start_fake(&f, &c, 2);
+		f.ways = c.ways = TT_COPY_STREAM;
+		f.price[best] = 50;
+		copy_until_settled(&c, &f, 65536);
+		CU_ASSERT(tt_copy_way(&c, 65536) == best || best == TT_COPY_STREAM);
+		CU_ASSERT(tt_copy_way(&c, 65536) < TT_COPY_STREAM);
+		for (int i = 0; i < TT_COPY_ROUNDS; i++)
+			CU_ASSERT_EQUAL(c.of[2].cost[TT_COPY_STREAM][i], 0);
+	}
 	tt_world = NULL;
 }
 
@@ -157,11 +178,11 @@ static void test_again(void)
 	f.now += 900 * TT_MS;
 	for (int i = 0; i < 10; i++)
 		tt_copy(&c, target, source, MIB);
-	CU_ASSERT(is_settled(f.class));
+	CU_ASSERT(is_settled(&f));
 	CU_ASSERT_EQUAL(tt_copy_way(&c, MIB), TT_COPY_STREAM);
 	f.now += 100 * TT_MS;
 	tt_copy(&c, target, source, MIB);
-	CU_ASSERT(!is_settled(f.class));
+	CU_ASSERT(!is_settled(&f));
 	CU_ASSERT_EQUAL(tt_copy_way(&c, MIB), TT_COPY_STREAM); /* what was settled holds until it is settled anew */
 	CU_ASSERT(abs(copy_until_settled(&c, &f, MIB) - first) <= 1);
 	CU_ASSERT_EQUAL(tt_copy_way(&c, MIB), TT_COPY_PLAIN);
@@ -200,7 +221,7 @@ static void test_pieces(void)
 		CU_ASSERT(!memcmp(target + 13, source + 1, LONG) && is_zero(target, 13) &&
 		          is_zero(target + 13 + LONG, GUARD));
 	}
-	CU_ASSERT(is_settled(f.class));
+	CU_ASSERT(is_settled(&f));
 	tt_world = NULL;
 }
 
@@ -236,8 +257,9 @@ static void test_threads(void)
 
 static CU_TestInfo way_tests[] = { { "short", test_short }, { "limits", test_limits }, CU_TEST_INFO_NULL };
 static CU_TestInfo choice_tests[] = {
-	{ "choice", test_choice }, { "odd_trials", test_odd_trials }, { "again", test_again }, { "clock", test_clock },
-	{ "pieces", test_pieces }, { "threads", test_threads }, CU_TEST_INFO_NULL,
+	{ "choice", test_choice }, { "some_ways", test_some_ways }, { "odd_trials", test_odd_trials },
+	{ "again", test_again }, { "clock", test_clock }, { "pieces", test_pieces }, { "threads", test_threads },
+	CU_TEST_INFO_NULL,
 };
 
 int main(int argc, char **argv)
