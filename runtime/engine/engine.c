@@ -19,6 +19,7 @@ enum {
 	UNSEEN_NS = 400000,     /* how long nobody may poll them before the background thread does */
 	CLOCK_EVERY = 8,        /* turns without an event between reads of the clock */
 	LOOKS = 400,            /* of tt_watch */
+	SPINS_FROM = 64,        /* turns without an event before a driver asks how often it lost its core so far */
 };
 
 static bool may_end(const struct tt_waiter *w) { return w->ready(w->arg) || (w->users && w->users->err); }
@@ -203,25 +204,22 @@ static void sleep_on_nets(struct tt_engine *e, struct tt_sleeper *s, _Atomic boo
 	*asleep = false;
 }
 
-static void let_others_in(struct tt_engine *e)
+/* False: no other thread wanted the lock. */
+static bool let_others_in(struct tt_engine *e)
 {
 	if (!tt_ticket_lock_is_wanted(&e->lock))
-		return;
+		return false;
 	tt_ticket_lock_release(&e->lock);
 	tt_ticket_lock_take(&e->lock);
+	return true;
 }
 
-/* A process that computes has taken the core from this thread since the last question. */
-static bool was_preempted(void)
+/* How often the kernel gave this thread's core to another thread. Yields count, too. */
+static long count_preemptions(void)
 {
-	static _Thread_local long seen;
-	long before = seen;
 	struct rusage r;
 
-	if (getrusage(RUSAGE_THREAD, &r))
-		return false;
-	seen = r.ru_nivcsw;
-	return seen > before;
+	return getrusage(RUSAGE_THREAD, &r) ? -1 : r.ru_nivcsw;
 }
 
 /* A thread that spins where other processes want the core uses up its share, and then waits for the core when it has
@@ -237,7 +235,9 @@ static void pause_spinning(struct tt_engine *e, uint64_t now)
 
 static bool may_spin(const struct tt_engine *e, uint64_t now) { return e->spin && now >= e->crowded_until; }
 
-/* True: nothing happened, and next to no time has passed. */
+bool tt_may_spin(const struct tt_job *job) { return may_spin(&job->engine, job->engine.crowded_until ? tt_now() : 0); }
+
+/* True: nothing happened, no other thread was let in, and next to no time has passed. */
 static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
@@ -252,8 +252,7 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 		e->yields = 0;
 		let_others_in(e);
 	} else if (now < e->spin_until) {
-		let_others_in(e);
-		return true;
+		return !let_others_in(e);
 	} else if ((e->in_memory || e->neighbours) && may_yield && tt_yield()) {
 		e->yields++;
 		e->yielded = now;
@@ -304,9 +303,9 @@ static void hand_over(struct tt_engine *e, struct tt_waiter *me)
 static int wait(struct tt_job *job, struct tt_waiter *me, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
-	unsigned vain = 0; /* turns without an event, in a row */
+	unsigned vain = 0; /* spinning turns without an event, in a row */
+	long preempted = 0; /* when these were SPINS_FROM */
 	uint64_t now = 0;
-	bool spun = false; /* since `now` was read */
 	int err = 0;
 
 	tt_list_init(&me->link);
@@ -316,9 +315,11 @@ static int wait(struct tt_job *job, struct tt_waiter *me, uint64_t deadline)
 		if (vain % CLOCK_EVERY == 0) {
 			uint64_t before = now;
 			now = tt_now();
-			if (spun && now - before >= PREEMPTED_NS && e->adapts && was_preempted())
+			if (vain == SPINS_FROM && e->adapts)
+				preempted = count_preemptions();
+			else if (vain > SPINS_FROM && now - before >= PREEMPTED_NS && e->adapts &&
+			         count_preemptions() > preempted)
 				pause_spinning(e, now);
-			spun = false;
 		}
 		if (now >= deadline) {
 			err = -ETIMEDOUT;
@@ -333,7 +334,6 @@ static int wait(struct tt_job *job, struct tt_waiter *me, uint64_t deadline)
 		} else {
 			take_over(e, me, now);
 			vain = drive(job, now, deadline) ? vain + 1 : 0;
-			spun |= vain;
 		}
 	}
 	hand_over(e, me);

@@ -204,6 +204,7 @@ void tt_look(struct tt_job *, struct tt_net *); /* polls this net, if a poll cos
 /* Spins for a microsecond at most, until something has come from this peer, and handles it. False: nothing has come, or
  * this rank does not spin, or the peer is far. The background thread polls all nets meanwhile. */
 bool tt_watch(struct tt_job *, struct tt_peer *);
+bool tt_may_spin(const struct tt_job *); /* may a thread that waits for another rank poll now? */
 /* These three release the lock while they wait until ready(arg), and return 0 or, after the deadline, -ETIMEDOUT.
  *
  * tt_wait_until is for closes, cancels and threads of the library, whose waits nothing interrupts. tt_wait_for is for

@@ -5,6 +5,7 @@
 #include "tests/harness/ranks.h"
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 enum { SEEDS = 8, SOON = 50, LATE = 5000 /* ms; a busy machine is slow */ };
@@ -220,31 +221,131 @@ static void end_users(tutti *job)
 
 static void test_users(void) { on_wires(end_users, 1); }
 
-/* Another process computes on the only processor of this thread. */
+/* ---- another process computes on the only processor of this thread ---- */
+
+static void take_one_cpu(cpu_set_t *had)
+{
+	cpu_set_t one;
+
+	CHECK(sched_getaffinity(0, sizeof *had, had) == 0);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+}
+
+static pid_t compute_beside(void)
+{
+	pid_t child = fork();
+
+	if (child)
+		return child;
+	alarm(30); /* it ends even if this process is killed */
+	for (volatile bool forever = true; forever;)
+		;
+	return 0;
+}
+
+static void end_beside(pid_t child)
+{
+	CHECK(child > 0 && kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+}
+
 static void wait_beside(tutti *job)
 {
 	struct tt_engine *e = &job->job->engine;
 	uint64_t until = tt_now() + LATE * TT_MS;
-	cpu_set_t had, one;
+	cpu_set_t had;
 	bool no = false;
 
-	CHECK(e->spin && e->adapts && sched_getaffinity(0, sizeof had, &had) == 0);
-	CPU_ZERO(&one);
-	CPU_SET(sched_getcpu(), &one);
-	CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
-	pid_t busy = fork();
-	if (!busy)
-		for (volatile bool forever = true; forever;)
-			;
+	CHECK(e->spin && e->adapts);
+	take_one_cpu(&had);
+	pid_t busy = compute_beside();
 	tt_lock(job->job);
 	while (!e->crowded_until && tt_now() < until) /* it polls all the time */
-		CHECK(tt_wait_until(job->job, never, &no, tt_now() + TT_MS / 2) == -ETIMEDOUT);
+		CHECK(tt_wait_until(job->job, never, &no, tt_now() + TT_MS) == -ETIMEDOUT);
 	CHECK(e->crowded_until);
 	CHECK(tt_wait_until(job->job, never, &no, tt_now() + TT_MS) == -ETIMEDOUT);
 	CHECK(!e->spin_until || tt_now() > e->crowded_until);
 	tt_unlock(job->job);
-	CHECK(busy > 0 && kill(busy, SIGKILL) == 0 && waitpid(busy, NULL, 0) == busy);
+	end_beside(busy);
 	CHECK(sched_setaffinity(0, sizeof had, &had) == 0);
+	tt_lock(job->job);
+	e->spin_until = 0;
+	for (until = tt_now() + LATE * TT_MS; !e->spin_until && tt_now() < until;) /* the pause ends */
+		CHECK(tt_wait_until(job->job, never, &no, tt_now() + TT_MS) == -ETIMEDOUT);
+	CHECK(e->spin_until);
+	tt_unlock(job->job);
+}
+
+static void compute(uint64_t ns)
+{
+	for (uint64_t end = tt_now() + ns; tt_now() < end;)
+		;
+}
+
+static long preemptions(void)
+{
+	struct rusage r;
+
+	return getrusage(RUSAGE_THREAD, &r) ? 0 : r.ru_nivcsw;
+}
+
+struct heavy {
+	struct tt_timer timer;       /* takes long, and is an event; or ... */
+	int looks;                   /* ... this look takes long, and is none */
+};
+
+static void expire_slowly(struct tt_timer *t) { (void)t, compute(TT_MS); }
+
+static bool look_slowly(void *arg)
+{
+	if (!--((struct heavy *)arg)->looks)
+		compute(TT_MS);
+	return false;
+}
+
+/* True: polling goes on, as the other process had the core before it began. False also if yet another process, of a
+ * busy machine, has it meanwhile. */
+static bool polls_despite_own_work(tutti *job, bool event)
+{
+	struct tt_engine *e = &job->job->engine;
+	struct heavy heavy = { .looks = event ? 0 : 100 };
+	pid_t busy = compute_beside();
+	long before = preemptions();
+
+	for (uint64_t end = tt_now() + LATE * TT_MS; preemptions() == before && tt_now() < end;)
+		; /* the program computes */
+	CHECK(preemptions() > before);
+	end_beside(busy);
+	tt_lock(job->job);
+	e->crowded_until = e->crowded_ns = 0;
+	if (event)
+		tt_timer_start(job->job, &heavy.timer, tt_now() + TT_MS / 50, expire_slowly);
+	CHECK(tt_wait_until(job->job, look_slowly, &heavy, tt_now() + TT_MS) == -ETIMEDOUT);
+	bool polls = !e->crowded_until && !tt_timer_runs(&heavy.timer) && heavy.looks <= 0;
+	tt_timer_stop(&heavy.timer);
+	tt_unlock(job->job);
+	return polls;
+}
+
+static void work_long(tutti *job)
+{
+	enum { TRIES = 50 };
+	cpu_set_t had;
+
+	take_one_cpu(&had);
+	for (int event = 0; event < 2; event++) {
+		int tries = 0;
+		while (tries < TRIES && !polls_despite_own_work(job, event))
+			tries++;
+		CHECK(tries < TRIES);
+	}
+	CHECK(sched_setaffinity(0, sizeof had, &had) == 0);
+}
+
+static void test_own_work(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "tcp", .program = work_long }), 0);
 }
 
 static void test_beside(void)
@@ -259,6 +360,7 @@ static CU_TestInfo tests[] = {
 	{ "two threads", test_threads },
 	{ "users of a handle", test_users },
 	{ "beside a busy process", test_beside },
+	{ "work of its own is no busy process", test_own_work },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "interrupt", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
