@@ -265,7 +265,7 @@ static int advance(struct tt_blocks *b)
 {
 	int k = tt_segment_call_check(&b->call);
 
-	while (k > 0 && b->phase != DONE)
+	while (k > 0 && b->phase != DONE && tt_segment_call_may_go_on(&b->call))
 		k = steps[b->phase](b);
 	return k < 0 ? k : b->phase == DONE;
 }

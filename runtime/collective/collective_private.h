@@ -321,7 +321,7 @@ void tt_segment_set_asleep(struct tt_segment *, bool asleep);
 
 enum {
 	TT_SEGMENT_CALL_PIECE = 256 * 1024, /* bytes read or stored at once: a rank checks for failures after each */
-	TT_SEGMENT_CALL_PIECES = 4,         /* pieces after which it returns to the progress loop */
+	TT_SEGMENT_CALL_PIECES = 4,         /* pieces or chunks after which it returns to the progress loop */
 };
 struct tt_segment_call {
 	struct tt_coll *coll;
@@ -337,7 +337,8 @@ struct tt_segment_call {
 	bool mapped;                /* all ranks have mapped all of them, as peers[].vector */
 	bool busy;                  /* the call has more to do and waits for no rank */
 	bool paused;                /* the call waits for others than the ranks here */
-	unsigned chunk;             /* how often the halves were switched */
+	unsigned chunk;             /* how often the halves were switched ... */
+	unsigned until;             /* ... and how often when the call returns to the progress loop */
 	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
 	struct tt_timer announce;
 	struct tt_timer slower;     /* while slower ranks still read the header that this call needs */
@@ -347,6 +348,8 @@ void tt_segment_call_end(struct tt_segment_call *, bool done); /* on release; no
 /* Can the call go on? Asked on each turn of the progress loop; with `asleep` before a sleep, which it announces. */
 bool tt_segment_call_poll(struct tt_segment_call *, bool asleep);
 int tt_segment_call_check(struct tt_segment_call *); /* 1: go on, 0: a rank has given up, -ECONNRESET */
+/* False: after check() the call has passed so many chunks that other work in the progress loop must get its turn. */
+bool tt_segment_call_may_go_on(const struct tt_segment_call *);
 
 /* Each of these returns 1: yes, 0: not yet, or -errno. */
 int tt_segment_call_turn(struct tt_segment_call *); /* is it my turn? Then offer or fill a buffer, and step */

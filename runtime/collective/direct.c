@@ -191,7 +191,8 @@ static int pass_in(struct tt_allreduce *a)
 	return 1;
 }
 
-/* All ranks have combined the chunk before the last one, so nobody reads the half that the next chunk goes to. */
+/* When all ranks have combined chunk c - 1, nobody reads its inputs, so those of chunk c + 1 go there. Ranks may still
+ * read its sums, in the second part of the half. take_out(c) waits for these ranks before chunk c + 1 has sums. */
 static int combine_chunk(struct tt_allreduce *a)
 {
 	struct tt_direct *d = &a->direct;
@@ -207,9 +208,9 @@ static int combine_chunk(struct tt_allreduce *a)
 	d->phase = OUT;
 	if (d->at == bytes_of(a))
 		return 1;
-	pass_in(a);
+	copy_in(a);
+	tt_segment_call_step(&d->call);
 	tt_segment_call_await(&d->call, 1);
-	d->phase = OUT;
 	return 1;
 }
 
@@ -243,7 +244,7 @@ static int advance(struct tt_exchange *x)
 	struct tt_direct *d = &a->direct;
 	int k = tt_segment_call_check(&d->call);
 
-	while (k > 0 && d->phase != DONE)
+	while (k > 0 && d->phase != DONE && tt_segment_call_may_go_on(&d->call))
 		k = steps[d->phase](a);
 	return k < 0 ? k : d->phase == DONE;
 }

@@ -1790,41 +1790,85 @@ static void program_given_up(tutti *job)
 	free(v);
 }
 
-static int begin_some(tutti *job, int k, char *in, char *out, size_t bytes, tutti_op *op)
+enum {
+	SOME_CALLS = 7,
+	SOME_BYTES = 20000,
+	SOME_COUNT = 23 * TT_SEGMENT_CHUNK / 10 / 4, /* f32 in 2.3 chunks */
+	SOME_APART = 5,                              /* f32 between two tensors */
+};
+
+static bool is_sum(int k) { return k % SOME_CALLS >= 3 && k % SOME_CALLS <= 5; }
+
+static int begin_some(tutti *job, int k, char *in, char *out, float *v, tutti_op *op)
 {
-	switch (k % 4) {
+	enum { FIRST = SOME_COUNT / 3 };
+	const tutti_tensor tensors[2] = { { v, FIRST, TUTTI_F32 },
+		                          { v + FIRST + SOME_APART, SOME_COUNT - FIRST, TUTTI_F32 } };
+	size_t bytes = 1 + (size_t)k * 7919 % (SOME_BYTES - 4097);
+
+	switch (k % SOME_CALLS) {
 	case 0: return tutti_barrier(job, op);
 	case 1: return tutti_alltoall(job, in, bytes, out, op);
 	case 2: return tutti_broadcast(job, in, 4097 + bytes, k % tutti_size(job), op);
+	case 3: return tutti_allreduce(job, v, v, SOME_COUNT, TUTTI_F32, TUTTI_SUM, op);
+	case 4: return tutti_reduce(job, v, v, SOME_COUNT, TUTTI_F32, TUTTI_SUM, k % tutti_size(job), op);
+	case 5: return tutti_allreduce_tensors(job, tensors, 2, TUTTI_SUM, op);
 	default: return tutti_allgather(job, in, bytes, out, op);
 	}
+}
+
+/* Of an all-reduce or reduce. What is between tensors, or behind the vector, stays. */
+static void check_some_sum(tutti *job, int k, const float *v)
+{
+	int n = tutti_size(job), me = tutti_rank(job), which = k % SOME_CALLS;
+	float mine = (float)(k + me), sum = (float)(n * k + n * (n - 1) / 2);
+	size_t apart = which == 5 ? SOME_COUNT / 3 : SOME_COUNT, wrong = 0;
+
+	if (which == 4 && k % n != me)
+		sum = mine;
+	for (size_t i = 0; i < SOME_COUNT + SOME_APART; i++)
+		wrong += v[i] != (i >= apart && i < apart + SOME_APART ? mine : sum);
+	CHECK(!wrong);
+}
+
+static void give_up_all(tutti *job, int turns)
+{
+	tt_lock(job->job);
+	while (turns-- > 0)
+		tt_progress(job->job);
+	tt_list_each(node, &tt_collectives(job->job)->running) {
+		struct tt_operation *r = tt_container_of(node, struct tt_coll, link)->request;
+		r->words->give_up(r, -EIO);
+	}
+	tt_unlock(job->job);
 }
 
 /* Now and then a rank gives a call up while others are in it. They may be one behind: nobody takes that for another
  * call. */
 static void program_some_given_up(tutti *job)
 {
-	enum { MOST = 20000, CALLS = 60 };
-	int n = tutti_size(job), me = tutti_rank(job);
-	char *in = memory_for(job, (size_t)n * MOST, 2), *out = must(malloc((size_t)n * MOST));
+	enum { CALLS = 15 * SOME_CALLS };
+	int n = tutti_size(job), me = tutti_rank(job), which;
+	char *in = memory_for(job, (size_t)n * SOME_BYTES, 2), *out = must(malloc((size_t)n * SOME_BYTES));
+	float *v = must(malloc((SOME_COUNT + SOME_APART) * sizeof *v));
 	tutti_op op = { 0 };
 
 	CHECK(makes_board(job));
 	for (int k = 0; k < CALLS; k++) {
-		memset(in, k, (size_t)n * MOST);
-		CHECK(begin_some(job, k, in, out, 1 + (size_t)k * 7919 % (MOST - 4097), &op) == 0);
-		if (k % 5 == 4 && k / 5 % n == me) {
-			tt_lock(job->job);
-			tt_list_each(node, &tt_collectives(job->job)->running) {
-				struct tt_operation *r = tt_container_of(node, struct tt_coll, link)->request;
-				r->words->give_up(r, -EIO);
-			}
-			tt_unlock(job->job);
-		}
+		which = k % SOME_CALLS;
+		memset(in, k, (size_t)n * SOME_BYTES);
+		for (int i = 0; i < SOME_COUNT + SOME_APART; i++)
+			v[i] = (float)(k + me);
+		CHECK(begin_some(job, k, in, out, v, &op) == 0);
+		if (k % 5 == 4 && k / 5 % n == me)
+			give_up_all(job, is_sum(k) ? k % 4 * 200 : 0);
 		int err = tutti_wait(&op, -1);
 		CHECK(err == 0 || err == -EIO || err == -ECONNABORTED);
-		CHECK(err || k % 4 == 0 || k % 4 == 2 || *out == (char)k);
+		CHECK(err || (which != 1 && which != 6) || *out == (char)k);
+		if (!err && is_sum(k))
+			check_some_sum(job, k, v);
 	}
+	free(v);
 	free(out);
 	tutti_free(job, in - ODDLY);
 }
@@ -1929,6 +1973,106 @@ static void program_chunk_ahead(tutti *job)
 static void test_chunk_ahead(void)
 {
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_chunk_ahead }), 0);
+}
+
+/* Rank 1 says that it is ahead by all steps of the call. So rank 0 never waits, and must return to the progress loop
+ * after each few chunks all the same. */
+enum { LONG_CHUNKS = 32, FAR_AHEAD = 1000 };
+
+struct turns {
+	struct tt_timer timer;
+	struct tt_job *job;
+	unsigned chunk;              /* of the call, when the timer ended last */
+	int between;                 /* how often it ended while the call was in another chunk than before */
+};
+
+static struct tt_segment_call *running_call(struct tt_job *job)
+{
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running)
+		if (c->segment_call)
+			return c->segment_call;
+	return NULL;
+}
+
+static void see_turn(struct tt_timer *t)
+{
+	struct turns *s = tt_container_of(t, struct turns, timer);
+	const struct tt_segment_call *v = running_call(s->job);
+
+	s->between += v && v->chunk != s->chunk;
+	s->chunk = v ? v->chunk : s->chunk;
+	tt_timer_start(s->job, t, tt_now(), see_turn);
+}
+
+static bool is_far_ahead(tutti *job)
+{
+	const struct tt_rank_slot *slot = tt_coll_group(job)->segment->peers[1].slot;
+
+	return (uint32_t)slot->header[0].flag == FAR_AHEAD || (uint32_t)slot->header[1].flag == FAR_AHEAD;
+}
+
+static int begin_long(tutti *job, int k, int32_t *v, tutti_op *op)
+{
+	enum { COUNT = LONG_CHUNKS * TT_SEGMENT_CHUNK / sizeof *v, BLOCK = COUNT / 2 };
+
+	return k ? tutti_reduce_scatter(job, v, v + BLOCK * tutti_rank(job), BLOCK, TUTTI_I32, TUTTI_MAX, op) :
+	       tutti_allreduce(job, v, v, COUNT, TUTTI_I32, TUTTI_MAX, op);
+}
+
+static void go_far_ahead(tutti *job, int k, int32_t *v, atomic_int *done)
+{
+	struct tt_segment_call *call = NULL;
+	uint64_t end = tt_now() + 5000 * TT_MS;
+	tutti_op op = { 0 };
+
+	CHECK(begin_long(job, k, v, &op) == 0);
+	tt_lock(job->job);
+	while ((!(call = running_call(job->job)) || !call->header) && tt_now() < end)
+		tt_progress(job->job);
+	if (call && call->header)
+		tt_segment_step(call->segment, call->header, call->coll->seq, FAR_AHEAD);
+	while (*done <= k && tt_now() < end)
+		usleep(100);
+	CHECK(*done > k);
+	tt_unlock(job->job);
+	CHECK(tutti_wait(&op, -1) == 0);
+}
+
+static void program_long(tutti *job)
+{
+	static atomic_int done;
+	int32_t *v = must(calloc(LONG_CHUNKS, TT_SEGMENT_CHUNK));
+
+	CHECK(makes_board(job));
+	if (tutti_rank(job) == 0)
+		done = 0;
+	for (int k = 0; k < 2; k++) {
+		struct turns s = { .job = job->job };
+		uint64_t end = tt_now() + 5000 * TT_MS;
+		CHECK(tutti_barrier(job, NULL) == 0);
+		if (tutti_rank(job) == 1) {
+			go_far_ahead(job, k, v, &done);
+			continue;
+		}
+		while (!is_far_ahead(job) && tt_now() < end)
+			usleep(100);
+		tt_lock(job->job);
+		tt_timer_start(job->job, &s.timer, tt_now(), see_turn);
+		tt_unlock(job->job);
+		CHECK(begin_long(job, k, v, NULL) == 0);
+		tt_lock(job->job);
+		tt_timer_stop(&s.timer);
+		tt_unlock(job->job);
+		CHECK(s.between >= LONG_CHUNKS / TT_SEGMENT_CALL_PIECES - 1);
+		done++;
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(v);
+}
+
+static void test_long(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_long }), 0);
 }
 
 /* A blocking call waits where 1,024 started calls are under way. */
@@ -2339,6 +2483,7 @@ static CU_TestInfo one_host_tests[] = {
 	{ "one host, as many as there may be", test_full },
 	{ "one host, completed before a call that failed", test_completed_before },
 	{ "one host, the next chunk in advance", test_chunk_ahead },
+	{ "one host, many chunks", test_long },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo group_tests[] = {
