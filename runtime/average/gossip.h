@@ -160,7 +160,7 @@ struct tutti_gossip {
 	int capacity;
 	int *seats, seat, members;  /* the group's ranks, mine among them, how many. NULL: all of the job */
 	int next;                   /* the buffer that the program writes into; -1: none */
-	uint64_t number, rounds;
+	uint64_t rounds;
 	struct tt_random random;
 	struct tt_gossip_peer *peers;
 	int *list;                  /* of peers that may be chosen */
