@@ -156,7 +156,8 @@ static size_t class_of(size_t n)
 	return i;
 }
 
-static unsigned ways_of(const struct tt_copier *c) { return c->ways ? c->ways : TT_COPY_WAYS; }
+static unsigned ways_of(const struct tt_copier *c) { return c->without ? TT_COPY_WAYS - 1 : TT_COPY_WAYS; }
+static unsigned nth_way(const struct tt_copier *c, unsigned i) { return c->without && i >= c->without ? i + 1 : i; }
 static unsigned trials_of(const struct tt_copier *c) { return TT_COPY_ROUNDS * ways_of(c); }
 
 /* Of a way's trials the second best counts: not the one that was lucky, nor those that were preempted or touched fresh
@@ -177,13 +178,13 @@ static uint64_t cost_of(const struct tt_copy_class *c, unsigned way)
 	return second;
 }
 
-static void settle(struct tt_copy_class *c, unsigned ways)
+static void settle(const struct tt_copier *of, struct tt_copy_class *c)
 {
 	unsigned best = 0;
 
-	for (unsigned way = 1; way < ways; way++)
-		if (cost_of(c, way) < cost_of(c, best))
-			best = way;
+	for (unsigned i = 1; i < ways_of(of); i++)
+		if (cost_of(c, nth_way(of, i)) < cost_of(c, best))
+			best = nth_way(of, i);
 	SET(c->way, (uint8_t)best);
 	SET(c->settled, tt_now());
 }
@@ -195,13 +196,13 @@ static void begin_trial(const struct tt_copier *of, struct tt_copy_class *c, uns
 	SET(c->bytes, 0);
 	SET(c->spent, 0);
 	if (trial == trials_of(of))
-		settle(c, ways_of(of));
+		settle(of, c);
 }
 
 static void try_copy(const struct tt_copier *of, struct tt_copy_class *c, unsigned trial, void *to, const void *from,
                      size_t n)
 {
-	unsigned way = trial % ways_of(of), round = trial / ways_of(of);
+	unsigned way = nth_way(of, trial % ways_of(of)), round = trial / ways_of(of);
 	uint64_t start = tt_now(), spent, bytes;
 
 	tt_copy_by((enum tt_copy_way)way, to, from, n);

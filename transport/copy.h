@@ -10,7 +10,7 @@
 
 enum tt_copy_way {
 	TT_COPY_PLAIN,  /* vectors, through the caches */
-	TT_COPY_STRING, /* rep movsb */
+	TT_COPY_STRING, /* rep movsb: tears words of 8 bytes where a page fault or an interrupt comes in between */
 	TT_COPY_STREAM, /* vectors, stored past the caches */
 	TT_COPY_WAYS
 };
@@ -24,7 +24,7 @@ enum {
 /* What was learnt of one kind of copy: into a ring, out of it, between a window and a buffer. A zeroed one knows
  * nothing yet. Threads may share it. */
 struct tt_copier {
-	uint8_t ways;                 /* try only so many, from TT_COPY_PLAIN on; 0: all. Set before the first copy */
+	uint8_t without;              /* a way that is not tried; TT_COPY_PLAIN: all are. Set before the first copy */
 	struct tt_copy_class {
 		_Atomic uint8_t way;      /* the best when the trials last ended */
 		_Atomic uint8_t trial;    /* the one under way; TT_COPY_ROUNDS of each way: all have ended */

@@ -1132,7 +1132,7 @@ static void make(struct tt_job *job)
 	struct tt_collectives *all = tt_collectives(job);
 
 	all->job = job;
-	all->copiers.read.ways = TT_COPY_STREAM; /* the ways before: other ranks read slots, best from the caches */
+	all->copiers.read.without = TT_COPY_STREAM; /* other ranks read slots, best from the caches */
 	tt_list_init(&all->running);
 	tt_list_init(&all->unexpected);
 	tt_list_init(&all->segments);

@@ -79,28 +79,31 @@ struct fake {
 	uint64_t now;
 	struct tt_copy_class *class;
 	uint64_t price[TT_COPY_WAYS]; /* nanoseconds a copy */
-	int ways;                     /* which are tried */
+	unsigned without;             /* as in the copier */
 	int odd;                      /* the round in which ... */
 	uint64_t odd_price[TT_COPY_WAYS];
 };
 
+static int ways_of(const struct fake *f) { return f->without ? TT_COPY_WAYS - 1 : TT_COPY_WAYS; }
+
 static uint64_t fake_now(struct tt_world *w)
 {
 	struct fake *f = (struct fake *)w;
-	int trial = f->class->trial, way = trial % f->ways;
+	int trial = f->class->trial, ways = ways_of(f), way = trial % ways;
 
-	return f->now += trial / f->ways == f->odd ? f->odd_price[way] : f->price[way];
+	way += f->without && way >= (int)f->without;
+	return f->now += trial / ways == f->odd ? f->odd_price[way] : f->price[way];
 }
 
 static void start_fake(struct fake *f, struct tt_copier *c, int class)
 {
 	*f = (struct fake){ .world.now = fake_now, .class = &c->of[class], .price = { 100, 100, 100 },
-	                    .ways = TT_COPY_WAYS, .odd = -1 };
+	                    .odd = -1 };
 	memset(c, 0, sizeof *c);
 	tt_world = &f->world;
 }
 
-static bool is_settled(const struct fake *f) { return f->class->trial == TT_COPY_ROUNDS * f->ways; }
+static bool is_settled(const struct fake *f) { return f->class->trial == TT_COPY_ROUNDS * ways_of(f); }
 
 static int copy_until_settled(struct tt_copier *c, struct fake *f, size_t n) /* how many it took */
 {
@@ -136,16 +139,17 @@ static void test_some_ways(void)
 	struct tt_copier c;
 	struct fake f;
 
-	for (enum tt_copy_way best = 0; best < TT_COPY_WAYS; best++) {
-		start_fake(&f, &c, 2);
-		f.ways = c.ways = TT_COPY_STREAM;
-		f.price[best] = 50;
-		copy_until_settled(&c, &f, 65536);
-		CU_ASSERT(tt_copy_way(&c, 65536) == best || best == TT_COPY_STREAM);
-		CU_ASSERT(tt_copy_way(&c, 65536) < TT_COPY_STREAM);
-		for (int i = 0; i < TT_COPY_ROUNDS; i++)
-			CU_ASSERT_EQUAL(c.of[2].cost[TT_COPY_STREAM][i], 0);
-	}
+	for (enum tt_copy_way without = TT_COPY_STRING; without < TT_COPY_WAYS; without++)
+		for (enum tt_copy_way best = 0; best < TT_COPY_WAYS; best++) {
+			start_fake(&f, &c, 2);
+			c.without = (uint8_t)(f.without = without);
+			f.price[best] = 50;
+			copy_until_settled(&c, &f, 65536);
+			CU_ASSERT(tt_copy_way(&c, 65536) == best || best == without);
+			CU_ASSERT(tt_copy_way(&c, 65536) != without);
+			for (int i = 0; i < TT_COPY_ROUNDS; i++)
+				CU_ASSERT_EQUAL(c.of[2].cost[without][i], 0);
+		}
 	tt_world = NULL;
 }
 

@@ -309,6 +309,7 @@ static void set_up(struct tt_shm *net, const struct tt_net_config *c)
 	net->generation = generation;
 	net->keep = c->keep;
 	net->event_fd = net->sheet_fd = -1;
+	net->gets.without = net->answers.without = TT_COPY_STRING;
 }
 
 static int make_files(struct tt_shm *net)

@@ -341,7 +341,7 @@ static bool answer_piece(struct tt_shm_peer *p, struct tt_shm_answer *a)
 	if (bytes && word)
 		copy(&p->net->lanes, &line->word, from, 8);
 	else if (bytes && n)
-		tt_copy(&p->net->lanes, payload, from, n);
+		load(&p->net->answers, (char *)payload, (const char *)from, n);
 	a->at += bytes ? n : 0;
 	if (bytes && a->at < a->len)
 		line->flags = 0;

@@ -128,7 +128,8 @@ struct tt_shm {
 	unsigned turns;
 	bool armed;                    /* since the last progress() */
 	uint64_t reviewed;             /* when views were last compared with the owners' files */
-	struct tt_copier puts, gets, lanes;
+	struct tt_copier puts, lanes;
+	struct tt_copier gets, answers; /* take words of 8 bytes whole */
 	/* views of peers that are gone: pointers into them may be in use until close() */
 	struct tt_shm_view *left;
 	size_t left_count;
