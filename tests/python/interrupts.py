@@ -380,6 +380,44 @@ waits("center_read", lambda w: w.center.read([floats()]), open_easgd, on_walker,
 waits("gossip_mix", lambda w: w.gossip.mix(1), gossip_on_walker, peer_gossips)
 waits("gossip_fetch", lambda w: w.gossip.fetch([floats()], 1), gossip_on_walker, peer_gossips)
 
+# ---- publications: rank 0 reads, or publishes ----
+
+
+def open_publisher(w):
+    import tutti
+    w.publisher = w.keep(tutti.Publisher("weights", {"x": floats()}))
+    w.publisher.publish(1)
+
+
+def open_reader(w):
+    import tutti
+    w.reader = w.keep(tutti.Reader("weights", 1 - w.me))
+
+
+def peer_publishes(w, call):
+    if w.me:
+        open_publisher(w)
+    on_walker(w, call)
+
+
+def peer_publishes_more(w, call):
+    if w.me:
+        w.publisher.publish(2)
+    on_walker(w, call)
+
+
+def peer_reads(w, call):
+    if w.me:
+        open_reader(w)
+        w.reader.fetch()
+    on_walker(w, call)
+
+
+waits("reader_open", open_reader, again=peer_publishes)
+waits("reader_newest", lambda w: w.reader.newest(), lambda w: peer_publishes(w, open_reader), on_walker, stopped=True)
+waits("reader_fetch", lambda w: w.reader.fetch(1), lambda w: peer_publishes(w, open_reader), peer_publishes_more)
+waits("publisher_wait", lambda w: w.publisher.wait(1), lambda w: on_walker(w, open_publisher), peer_reads)
+
 # ---- controllers and queues ----
 
 
