@@ -20,4 +20,6 @@ export FAKE_CUDA="$build/tests/gpu/.libs" # a libcuda for machines without a GPU
 cd "$scratch" || exit 99
 
 . "$here/halves.sh"
-halves 300 --ignore "$here/torch" "$here"
+limit=300
+[ -z "${TEST_FULL:-}" ] || limit=600
+halves $limit --ignore "$here/torch" "$here"
