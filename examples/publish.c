@@ -2,6 +2,7 @@
  *
  *      ./publish 127.0.0.1:4711 1000 &      # 1000 steps
  *      ./read 127.0.0.1:4711                # as many readers as you like, at any time
+ *      ./publish 127.0.0.1:4711 1000 3      # waits for 3 readers first, for a minute at most
  *
  * The readers' job has one rank that is there from the beginning: this process. Whatever happens to readers, the
  * training does not notice. (Here nothing is trained: each step adds a little to each weight.) */
@@ -33,6 +34,7 @@ int main(int argc, char **argv)
 	};
 	tutti_config config = tutti_config_defaults();
 	uint64_t version, steps = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000;
+	int first = argc > 3 ? atoi(argv[3]) : 0;
 	tutti_publisher *publisher;
 	tutti_publisher_info info;
 	char meta[64];
@@ -44,6 +46,10 @@ int main(int argc, char **argv)
 	if (tutti_join(&config, &readers) || tutti_publisher_open(readers, "policy", list, 2, NULL, &publisher)) {
 		fprintf(stderr, "publish: %s\n", tutti_why());
 		return 1;
+	}
+	if (first && !tutti_publisher_wait(publisher, 0, first, 60000)) {
+		printf("%d readers have come\n", first);
+		fflush(stdout);
 	}
 	for (version = 1; version <= steps; version++) {
 		step();

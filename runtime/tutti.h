@@ -1442,9 +1442,9 @@ typedef struct tutti_weight {
 typedef struct tutti_publisher_config { /* zeros are the defaults */
 	int buffers;              /* 3 to 16; 0: 3. More of them: readers are overtaken less often */
 	int hold_ms;              /* how long a reader may hold a version, from the time when the publisher first wants
-	                           * its buffer; 0: 5000 */
+	                           * its buffer: longer than a fetch takes; 0: 5000 */
 	uint64_t generation;      /* readers compare versions within one generation; 0: the time of the opening. A
-	                           * process that publishes under the name after another one has a higher one */
+	                           * process that publishes under the name after another one has another one */
 	uint64_t reserved[6];
 } tutti_publisher_config;
 /* Opens a publication under a name of 1 to 160 bytes, of n tensors. Names, types and shapes are copied, and stay as
@@ -1455,16 +1455,16 @@ int tutti_publisher_open(tutti *, const char *name, const tutti_weight *weights,
 /* Readers that fetch afterwards get -ESTALE once, then wait for the name to be open again. NULL is allowed. Blocks as
  * tutti_window_close does. */
 void tutti_publisher_close(tutti_publisher *);
-/* Copies the tensors into a buffer and shows them as that version, with up to 4096 bytes of meta data. version: above
- * that of the last call, less than 2^60. Does not block. -EINVAL. */
+/* Copies the tensors into a buffer and shows them as that version, with up to 4096 bytes of meta data. version: 1 or
+ * more, above that of the last call, less than 2^60. Does not block. -EINVAL. */
 int tutti_publisher_publish(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
 /* The same without a copy: the program writes all elements into a buffer, between these calls. to: gets the list of the
  * tensors, n of them, as they lie in the buffer; they hold an older version, or zeros. Until the commit another begin
  * gives the same buffer, and publish uses it. Neither blocks. -EINVAL: commit without begin. */
 int tutti_publisher_begin(tutti_publisher *, tutti_tensor *to);
 int tutti_publisher_commit(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
-/* Waits until `readers` readers that are there have taken this version or a newer one: only a program that wants to be
- * held back by its readers calls it. timeout_ms -1: the group's; 0: only look. -ETIMEDOUT. */
+/* Waits until `readers` readers that are there have taken this version or a newer one, or are there at all (0): only a
+ * program that wants to be held back calls it. timeout_ms -1: the group's; 0: only look. -ETIMEDOUT. */
 int tutti_publisher_wait(tutti_publisher *, uint64_t version, int readers, int timeout_ms);
 typedef struct tutti_publisher_info {
 	uint64_t version;         /* the newest; 0: none */
@@ -1485,7 +1485,7 @@ int tutti_reader_weights(tutti_reader *); /* returns how many tensors the public
 /* Gives name, type and shape of tensor i, from 0 up; data is NULL. The name is valid until the close. Does not
  * block. */
 int tutti_reader_weight(tutti_reader *, int i, tutti_weight *weight);
-/* Gives the newest version; 0: there is none. One get of 8 bytes, with a get's errors. -ESTALE: as of fetch. */
+/* Gives the newest version; 0: there is none. One get of 8 bytes, with a get's errors. -ESTALE: the name is closed. */
 int tutti_reader_newest(tutti_reader *, uint64_t *version);
 typedef struct tutti_fetched {
 	uint64_t version, generation;

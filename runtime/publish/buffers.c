@@ -21,7 +21,7 @@ void tt_buffers_show(struct tt_buffers *b, int i, uint64_t number, uint64_t abou
 {
 	struct tt_stamp *s = &b->stamp[i];
 
-	b->number = number;
+	__atomic_store_n(&b->number, number, __ATOMIC_RELAXED); /* other threads of the owner look at it */
 	b->newest = i;
 	s->about[0] = about;
 	s->about[1] = about_too;

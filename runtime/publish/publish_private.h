@@ -25,6 +25,7 @@ enum {
 	TT_PUBLISH_PLACES = 1 << 20,
 };
 #define TT_PUBLISH_VERSIONS (UINT64_C(1) << 60) /* a version is less */
+#define TT_PUBLISH_BYTES (SIZE_MAX / 64)        /* of a buffer, at most: all buffers together are a size_t */
 
 struct tt_publish_head {
 	struct tt_front front;      /* its hash is a random number of this opening */
@@ -44,6 +45,7 @@ struct tt_reader_place { /* of a reader. The reader writes it */
 	uint64_t reader;            /* the reader's epoch; 0: there is no reader */
 	uint64_t reserved;
 };
+enum { TT_PLACE_USED = offsetof(struct tt_reader_place, reserved) };
 
 struct tt_publish_layout { /* where the parts begin in the window, in bytes */
 	size_t places, list, meta, buffers, stride, all;

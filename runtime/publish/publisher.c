@@ -24,7 +24,7 @@ struct tutti_publisher {
 	int places;
 	struct hold *holds;         /* one a place */
 	uint64_t hold_ns, timeout;
-	uint64_t published, reused;
+	uint64_t published, reused; /* other threads read these two, and shown.number */
 };
 
 /* ---- opening and closing ---- */
@@ -73,6 +73,8 @@ static int make_memory(tutti_publisher *p, const tutti_publisher_config *c, cons
 	void *memory;
 	int err;
 
+	if (head.bytes > TT_PUBLISH_BYTES)
+		return tt_fail(-EINVAL, "publisher: the tensors have %zu bytes, more than memory has", p->model.bytes);
 	p->at = tt_publish_layout(&head);
 	if (!(p->holds = calloc((size_t)p->places, sizeof *p->holds)))
 		return tt_fail(-ENOMEM, "publisher: no memory for %d ranks", p->places);
@@ -213,11 +215,14 @@ static bool is_held(tutti_publisher *p, int buffer, uint64_t number)
 	return false;
 }
 
-/* Spoils the buffer, unless a reader holds it. */
+/* Spoils the buffer, unless a reader holds it. The second look is for a hold that comes meanwhile: a fence is between
+ * the store of the stamp and that look. */
 static bool take_buffer(tutti_publisher *p, int i)
 {
 	uint64_t number = p->shown.stamp[i].number;
 
+	if (number && is_held(p, i, number)) /* its reader must not meet a 0 there */
+		return false;
 	tt_buffers_spoil(&p->shown, i);
 	if (!number || !is_held(p, i, number))
 		return true;
@@ -237,7 +242,7 @@ static int choose_buffer(tutti_publisher *p)
 			return i;
 		kept |= 1u << i;
 	}
-	p->reused++;
+	__atomic_add_fetch(&p->reused, 1, __ATOMIC_RELAXED);
 	if (take_buffer(p, p->shown.newest)) {
 		__atomic_store_n(&p->head->front.last.number, 0, __ATOMIC_RELAXED);
 		return p->shown.newest;
@@ -260,6 +265,8 @@ static char *begin_writing(tutti_publisher *p)
 
 static int check_version(const tutti_publisher *p, uint64_t version, const void *meta, size_t bytes)
 {
+	if (!version)
+		return tt_fail(-EINVAL, "publish: version 0: versions begin at 1");
 	if (version <= p->shown.number || version >= TT_PUBLISH_VERSIONS)
 		return tt_fail(-EINVAL, "publish: version %llu must be above %llu, the newest, and less than 2^60",
 		               (unsigned long long)version, (unsigned long long)p->shown.number);
@@ -277,7 +284,7 @@ static void commit(tutti_publisher *p, uint64_t version, const void *meta, size_
 		memcpy(p->memory + p->at.meta + (size_t)i * TT_PUBLISH_META, meta, bytes);
 	tt_buffers_show(&p->shown, i, version, bytes, 0);
 	p->writing = -1;
-	p->published++;
+	__atomic_add_fetch(&p->published, 1, __ATOMIC_RELAXED);
 }
 
 static int publish(tutti_publisher *p, uint64_t version, const void *meta, size_t bytes)
@@ -396,8 +403,9 @@ int tutti_publisher_look(tutti_publisher *p, tutti_publisher_info *info)
 
 	if (err || (err = enter(p)))
 		return err;
-	*info = (tutti_publisher_info){ .version = p->shown.number, .generation = p->head->generation,
-		.published = p->published, .reused = p->reused, .readers = count_readers(p, 0) };
+	*info = (tutti_publisher_info){ .version = __atomic_load_n(&p->shown.number, __ATOMIC_RELAXED),
+		.generation = p->head->generation, .published = __atomic_load_n(&p->published, __ATOMIC_RELAXED),
+		.reused = __atomic_load_n(&p->reused, __ATOMIC_RELAXED), .readers = count_readers(p, 0) };
 	leave(p);
 	return 0;
 }

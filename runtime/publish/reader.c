@@ -22,7 +22,7 @@ struct tutti_reader {
 	struct tt_handle handle;
 	struct tt_job *job;
 	tutti_window *window;
-	char *name;
+	char *what;                 /* "reader "NAME"", for sentences */
 	int rank, member;           /* the publisher: in the group; in the job */
 	uint64_t timeout;
 	struct tt_publish_head head; /* of the opening that the reader knows; zeros: none. Without stamps */
@@ -41,20 +41,36 @@ struct tutti_reader {
 
 static int get(tutti_reader *r, size_t at, void *to, size_t bytes)
 {
-	return tt_window_get(r->window, "fetch", r->rank, at, to, bytes, NULL);
+	return tt_window_get(r->window, r->what, r->rank, at, to, bytes, NULL);
+}
+
+static size_t place_at(const tutti_reader *r, size_t inside)
+{
+	return sizeof(struct tt_publish_head) + (size_t)r->job->rank * sizeof(struct tt_reader_place) + inside;
 }
 
 static int put_word(tutti_reader *r, size_t inside, uint64_t word)
 {
-	size_t at = r->at.places + (size_t)r->job->rank * sizeof(struct tt_reader_place) + inside;
+	return tutti_put(r->window, r->rank, place_at(r, inside), &word, sizeof word, NULL);
+}
 
-	return tutti_put(r->window, r->rank, at, &word, sizeof word, NULL);
+/* Zeroes words of this rank's place, and waits for nothing: a publisher that has gone does not take them. */
+static void clear_words(tutti_reader *r, size_t inside, size_t bytes)
+{
+	static const struct tt_reader_place none;
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!tutti_put(r->window, r->rank, place_at(r, inside), &none, bytes, &r->op[0]))
+		tutti_cancel(&r->op[0]);
+	tt_remember(last.text);
 }
 
 static size_t stamp_at(int buffer)
 {
 	return offsetof(struct tt_publish_head, stamp) + (size_t)buffer * sizeof(struct tt_stamp);
 }
+
+static struct tt_label publisher_of(const tutti_reader *r) { return tt_member_label(tt_member(r->job, r->member)); }
 
 /* The publisher has closed its window: the next use asks for the next one. */
 static int lose(tutti_reader *r, int err)
@@ -64,15 +80,15 @@ static int lose(tutti_reader *r, int err)
 	tt_lock(r->job);
 	tt_window_again(r->window, r->member);
 	tt_unlock(r->job);
-	return r->handle.users.err ? err : tt_fail(err, "fetch: rank %d has closed the publication \"%s\": the next "
-	                                           "call waits until it is open again", r->rank, r->name);
+	return r->handle.users.err ? err : tt_fail(err, "%s: %s has closed the publication: the next fetch waits until "
+	                                           "it is open again", r->what, publisher_of(r).text);
 }
 
 /* ---- what the publisher says of itself ---- */
 
 static int refuse(const tutti_reader *r, const char *why)
 {
-	return tt_fail(-EBADMSG, "reader \"%s\": rank %d %s", r->name, r->rank, why);
+	return tt_fail(-EBADMSG, "%s: %s %s", r->what, publisher_of(r).text, why);
 }
 
 static int check_head(const tutti_reader *r, const struct tt_publish_head *h)
@@ -80,8 +96,11 @@ static int check_head(const tutti_reader *r, const struct tt_publish_head *h)
 	if (h->what != TT_PUBLISH_WHAT)
 		return refuse(r, "publishes nothing under this name");
 	if (h->places > TT_PUBLISH_PLACES || h->places <= (uint64_t)r->job->rank || h->list_bytes > TT_PUBLISH_LIST ||
-	    h->list_bytes < 4 || h->buffers < 3 || h->buffers > TT_PUBLISH_MOST || h->bytes > SIZE_MAX / 64)
-		return refuse(r, "says things about its publication that make no sense");
+	    h->list_bytes < 4 || h->buffers < 3 || h->buffers > TT_PUBLISH_MOST || h->bytes > TT_PUBLISH_BYTES)
+		return tt_fail(-EBADMSG, "%s: %s says that it has %llu buffers of %llu bytes, %llu readers at most, "
+		               "and a list of %llu bytes: this makes no sense", r->what, publisher_of(r).text,
+		               (unsigned long long)h->buffers, (unsigned long long)h->bytes,
+		               (unsigned long long)h->places, (unsigned long long)h->list_bytes);
 	return 0;
 }
 
@@ -100,9 +119,24 @@ static int take_list(tutti_reader *r, const struct tt_publish_head *h, uint8_t *
 	return r->model.bytes == h->bytes ? 0 : refuse(r, "gave a list of tensors that does not fit its buffers");
 }
 
-/* The first contact with an opening: its head, its list, and this rank's place there. */
+/* -EAGAIN: the name was opened again since the head was read. */
+static int get_list(tutti_reader *r, const struct tt_publish_head *h, uint8_t *bytes)
+{
+	uint64_t hash;
+	int err = get(r, tt_publish_layout(h).list, bytes, h->list_bytes);
+	int anew = err && err != -ERANGE ? err : get(r, 0, &hash, sizeof hash);
+
+	if (anew)
+		return anew;
+	if (hash != h->front.hash)
+		return -EAGAIN;
+	return err ? refuse(r, "has no list of tensors in its window") : take_list(r, h, bytes);
+}
+
+/* The first contact with an opening: its head, its list, and this rank's place there. -EAGAIN: it is a newer one now */
 static int meet(tutti_reader *r)
 {
+	struct tt_reader_place mine = { .reader = tt_member(r->job, r->job->rank)->epoch };
 	struct tt_publish_head h;
 	int err = get(r, 0, &h, offsetof(struct tt_publish_head, stamp));
 
@@ -110,37 +144,43 @@ static int meet(tutti_reader *r)
 		return refuse(r, "publishes nothing under this name");
 	if (err || (err = check_head(r, &h)))
 		return err;
-	struct tt_publish_layout at = tt_publish_layout(&h);
 	uint8_t *bytes = malloc(h.list_bytes);
 	if (!bytes)
-		return tt_fail(-ENOMEM, "reader \"%s\": no memory for a list of tensors", r->name);
-	if ((err = get(r, at.list, bytes, h.list_bytes)) || (err = take_list(r, &h, bytes))) {
+		return tt_fail(-ENOMEM, "%s: no memory for a list of tensors", r->what);
+	if ((err = get_list(r, &h, bytes))) {
 		free(bytes);
 		return err;
 	}
 	free(r->bytes);
 	r->bytes = bytes;
 	r->head = h;
-	r->at = at;
-	if ((err = put_word(r, offsetof(struct tt_reader_place, hold), 0)) ||
-	    (err = put_word(r, offsetof(struct tt_reader_place, taken), 0)))
-		return err;
-	return put_word(r, offsetof(struct tt_reader_place, reader), tt_member(r->job, r->job->rank)->epoch);
+	r->at = tt_publish_layout(&h);
+	return tutti_put(r->window, r->rank, place_at(r, 0), &mine, TT_PLACE_USED, NULL);
 }
 
-/* What is newest? Returns 0, with its stamp and buffer; -EAGAIN: it changes just now; -ENODATA: nothing yet. */
+/* 0: the publication is open, as far as is known; -EINPROGRESS: not yet; -ESTALE: it was closed. A get would wait. */
+static int ask(tutti_reader *r)
+{
+	tt_lock(r->job);
+	int err = tt_window_ask(r->window, r->member);
+	tt_unlock(r->job);
+	return err == -EINPROGRESS || err == -ESTALE ? err : 0; /* the get has the sentence */
+}
+
+/* What is newest? Returns 0, with its stamp and buffer; -EAGAIN: it changes just now; -ENODATA: nothing yet;
+ * -EINPROGRESS: it is not open. */
 static int look(tutti_reader *r, struct tt_stamp *stamp, int *buffer)
 {
 	struct tt_front f;
-	int err = get(r, 0, &f, sizeof f);
+	int err = ask(r);
 
-	if (!err && f.hash != r->head.front.hash) {
+	if (!err && !(err = get(r, 0, &f, sizeof f)) && f.hash != r->head.front.hash) {
 		r->head.front.hash = 0; /* if this fails, the next look tries again */
 		if (!(err = meet(r)))
 			err = get(r, 0, &f, sizeof f);
 	}
 	if (err)
-		return err;
+		return err == -ERANGE ? refuse(r, "publishes nothing under this name") : err;
 	*stamp = f.last;
 	return f.hash == r->head.front.hash ? tt_front_read(f.newest, &f.last, TT_PUBLISH_MOST, buffer) : -EAGAIN;
 }
@@ -155,7 +195,7 @@ static void release_reader(struct tt_handle *h)
 	tt_model_close(&r->model);
 	free(r->list);
 	free(r->bytes);
-	free(r->name);
+	free(r->what);
 	free(r);
 }
 
@@ -166,7 +206,7 @@ static int open_reader(tutti *at, const char *name, int rank, tutti_reader **out
 	tutti_reader *r = calloc(1, sizeof *r);
 	int err = 0;
 
-	if (!r || !(r->name = strdup(name))) {
+	if (!r || asprintf(&r->what, "reader \"%s\"", name) < 0) {
 		free(r);
 		return tt_fail(-ENOMEM, "no memory for a reader");
 	}
@@ -178,9 +218,12 @@ static int open_reader(tutti *at, const char *name, int rank, tutti_reader **out
 	if (r->member < 0)
 		err = r->member;
 	else if (r->member == r->job->rank)
-		err = tt_fail(-EINVAL, "reader \"%s\": rank %d of the group is this rank: a rank that has joined late "
-		              "names the publisher with tutti_job", name, rank);
-	if (err || (err = tutti_window_open(at, full, NULL, 0, &r->window)) || (err = lose(r, meet(r)))) {
+		err = tt_fail(-EINVAL, "%s: rank %d of the group is this rank: a rank that has joined late names the "
+		              "publisher with tutti_job", r->what, rank);
+	if (!err && !(err = tutti_window_open(at, full, NULL, 0, &r->window)))
+		for (int i = 0; i < TRIES && (!i || err == -EAGAIN || err == -ESTALE); i++)
+			err = lose(r, meet(r)); /* again, where the name is closed and opened in the middle */
+	if (err) {
 		release_reader(&r->handle);
 		return err;
 	}
@@ -209,16 +252,6 @@ int tutti_reader_open(tutti *at, const char *name, int rank, tutti_reader **out)
 	return err;
 }
 
-/* The publisher counts its readers. A publisher that does not take the word counts one too many. */
-static void say_goodbye(tutti_reader *r)
-{
-	static const uint64_t none[3];
-	size_t at = r->at.places + (size_t)r->job->rank * sizeof(struct tt_reader_place);
-
-	if (!tutti_put(r->window, r->rank, at, none, sizeof none, &r->op[0]))
-		tutti_cancel(&r->op[0]);
-}
-
 void tutti_reader_close(tutti_reader *r)
 {
 	struct tt_sentence last = tt_last_sentence();
@@ -226,7 +259,7 @@ void tutti_reader_close(tutti_reader *r)
 	if (!r || !tt_handle_close(&r->handle))
 		return;
 	tt_unlock(r->job);
-	say_goodbye(r);
+	clear_words(r, 0, TT_PLACE_USED); /* the publisher counts its readers */
 	tutti_window_close(r->window);
 	r->window = NULL;
 	tt_handle_free(&r->handle);
@@ -244,7 +277,7 @@ int tutti_reader_weight(tutti_reader *r, int i, tutti_weight *weight)
 	if (err || (err = enter(r)))
 		return err;
 	if (i < 0 || i >= r->n)
-		err = tt_fail(-EINVAL, "reader \"%s\": tensor %d must be from 0 to %d", r->name, i, r->n - 1);
+		err = tt_fail(-EINVAL, "%s: tensor %d must be from 0 to %d", r->what, i, r->n - 1);
 	else
 		*weight = r->list[i];
 	leave(r);
@@ -269,7 +302,8 @@ int tutti_reader_newest(tutti_reader *r, uint64_t *version)
 
 	if (err || (err = enter(r)))
 		return err;
-	if (!(err = get(r, offsetof(struct tt_front, newest), &word, sizeof word)))
+	err = ask(r) ? -ESTALE : get(r, offsetof(struct tt_front, newest), &word, sizeof word);
+	if (!err)
 		*version = word / TT_PUBLISH_MOST;
 	err = lose(r, err);
 	leave(r);
@@ -283,7 +317,7 @@ struct fetch {
 	const tutti_tensor *to;
 	struct tt_stamp stamp;
 	int buffer;
-	bool mapped;
+	bool mapped, held;          /* held: this fetch has put a hold */
 	unsigned begun, ended;      /* GETs; those between are under way */
 };
 
@@ -330,7 +364,7 @@ static int get_piece(struct fetch *f, size_t at, char *to, size_t bytes)
 	tutti_reader *r = f->r;
 	int err = f->begun - f->ended == DEPTH ? end_oldest(f, false) : 0;
 
-	if (!err && !(err = tt_window_get(r->window, "fetch", r->rank, at, to, bytes, &r->op[f->begun % DEPTH])))
+	if (!err && !(err = tt_window_get(r->window, r->what, r->rank, at, to, bytes, &r->op[f->begun % DEPTH])))
 		f->begun++;
 	return err;
 }
@@ -397,31 +431,47 @@ static int take_hold(struct fetch *f)
 	uint64_t word = f->stamp.number * TT_PUBLISH_MOST + (uint64_t)f->buffer;
 	int err = put_word(f->r, offsetof(struct tt_reader_place, hold), word);
 
+	f->held = true;
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	return err ? err : read_stamp(f);
 }
 
 /* ---- fetching ---- */
 
-/* Waits for a version that is whole and newer. */
+static int say_late(const tutti_reader *r, int why, uint64_t newer_than, int timeout_ms)
+{
+	uint64_t ms = timeout_ms < 0 ? r->timeout / TT_MS : (uint64_t)timeout_ms;
+	struct tt_label who = publisher_of(r);
+
+	if (why == -EINPROGRESS)
+		return tt_fail(-ETIMEDOUT, "%s: %s has not opened the publication again within %llu ms", r->what,
+		               who.text, (unsigned long long)ms);
+	if (why == -EAGAIN)
+		return tt_fail(-ETIMEDOUT, "%s: %s has been writing over its newest version for %llu ms: readers hold "
+		               "the other buffers, so give the publisher more of them", r->what, who.text,
+		               (unsigned long long)ms);
+	return tt_fail(-ETIMEDOUT, "%s: %s has published no version newer than %llu within %llu ms", r->what, who.text,
+	               (unsigned long long)newer_than, (unsigned long long)ms);
+}
+
+/* Waits for a version that is whole and newer. The last look is after the deadline; where a version changes just
+ * now, not the first one. */
 static int find_version(struct fetch *f, uint64_t newer_than, int timeout_ms, uint64_t deadline)
 {
 	tutti_reader *r = f->r;
-	uint64_t pause = TT_PUBLISH_PAUSE, ms = timeout_ms < 0 ? r->timeout / TT_MS : (uint64_t)timeout_ms;
-	int err;
+	uint64_t pause = TT_PUBLISH_PAUSE, end = tt_max(deadline, tt_now() + pause);
+	int err, ended;
 
-	for (;;) {
+	for (bool late = false;; late = tt_now() >= deadline) {
 		err = look(r, &f->stamp, &f->buffer);
 		if (!err && (f->stamp.number > newer_than || r->generation != r->head.generation))
 			return 0;
-		if (err && err != -EAGAIN && err != -ENODATA)
+		if (err && err != -EAGAIN && err != -ENODATA && err != -EINPROGRESS)
 			return err;
-		if (tt_now() >= deadline)
-			return tt_fail(-ETIMEDOUT, "fetch: rank %d has published no version newer than %llu of \"%s\" "
-			               "within %llu ms", r->rank, (unsigned long long)newer_than, r->name,
-			               (unsigned long long)ms);
-		if ((err = tt_publish_pause(r->job, &r->handle.users, &pause, deadline)))
-			return err;
+		if (late || (err != -EAGAIN && tt_now() >= deadline))
+			return say_late(r, err, newer_than, timeout_ms);
+		if ((ended = tt_publish_pause(r->job, &r->handle.users, &pause, end)))
+			return ended;
 	}
 }
 
@@ -430,9 +480,10 @@ static int check_list(const tutti_reader *r, const tutti_tensor *to)
 	for (int i = 0; i < r->n; i++) {
 		const tutti_tensor *theirs = &r->model.tensors[i];
 		if (to[i].data && (to[i].count != theirs->count || to[i].type != theirs->type))
-			return tt_fail(-EINVAL, "fetch: tensor \"%s\" has %zu elements here%s, and %zu at rank %d",
+			return tt_fail(-EINVAL, "%s: tensor \"%s\" has %zu elements here%s, and %zu at %s", r->what,
 			               r->list[i].name, to[i].count,
-			               to[i].type != theirs->type ? " of another type" : "", theirs->count, r->rank);
+			               to[i].type != theirs->type ? " of another type" : "", theirs->count,
+			               publisher_of(r).text);
 	}
 	return tt_tensors_host_only("fetch", to, r->n);
 }
@@ -444,39 +495,56 @@ static double age_of(uint64_t born)
 	return now > born ? (double)(now - born) / TT_MS : 0;
 }
 
+/* Tries until a version is here, whole. A hold that came too late means that the publisher is about to show the next
+ * version: it may need this core. */
+static int fetch_newest(struct fetch *f, uint64_t newer_than, int timeout_ms, unsigned *overtaken)
+{
+	tutti_reader *r = f->r;
+	uint64_t deadline = tt_publish_deadline(r->timeout, timeout_ms), pause = TT_PUBLISH_PAUSE;
+	int err;
+
+	for (;;) {
+		if ((err = find_version(f, newer_than, timeout_ms, deadline)))
+			return err;
+		bool late = *overtaken >= HOPEFUL && (err = take_hold(f));
+		if (!late)
+			err = copy_version(f);
+		if (err == -ERANGE) /* the name was opened again, with a smaller window */
+			err = -EAGAIN;
+		if (err != -EAGAIN || (++*overtaken >= TRIES && tt_now() >= deadline))
+			return err;
+		if (late && (err = tt_publish_pause(r->job, &r->handle.users, &pause, TT_NEVER)))
+			return err;
+	}
+}
+
 /* Errors are not the fetch's: the version is here. */
-static void tell_taken(const struct fetch *f, bool held)
+static void tell_taken(const struct fetch *f)
 {
 	struct tt_sentence last = tt_last_sentence();
 
 	put_word(f->r, offsetof(struct tt_reader_place, taken), f->stamp.number);
-	if (held)
-		put_word(f->r, offsetof(struct tt_reader_place, hold), 0);
 	tt_remember(last.text);
 }
 
 static int fetch(tutti_reader *r, uint64_t newer_than, const tutti_tensor *to, int timeout_ms, tutti_fetched *got)
 {
 	struct fetch f = { .r = r, .to = to };
-	uint64_t deadline = tt_publish_deadline(r->timeout, timeout_ms);
 	unsigned overtaken = 0;
 	int err = check_list(r, to);
 
 	if (err)
 		return err;
-	do {
-		err = find_version(&f, newer_than, timeout_ms, deadline);
-		if (!err && overtaken >= HOPEFUL)
-			err = take_hold(&f);
-		if (!err)
-			err = copy_version(&f);
-	} while (err == -EAGAIN && (++overtaken < TRIES || tt_now() < deadline));
+	err = fetch_newest(&f, newer_than, timeout_ms, &overtaken);
+	if (f.held) /* also after an error: the publisher would do without the buffer for hold_ms */
+		clear_words(r, offsetof(struct tt_reader_place, hold), sizeof(uint64_t));
 	if (err == -EAGAIN)
-		return tt_fail(err, "fetch: rank %d has published faster than this rank could read, %u times: give the "
-		               "publisher more buffers", r->rank, overtaken);
+		return tt_fail(err, "%s: %s has published faster than this rank could read, %u times: give the "
+		               "publisher more buffers, or a hold_ms that is longer than a fetch", r->what,
+		               publisher_of(r).text, overtaken);
 	if (err)
 		return lose(r, err);
-	tell_taken(&f, overtaken >= HOPEFUL);
+	tell_taken(&f);
 	r->generation = r->head.generation;
 	*got = (tutti_fetched){ .version = f.stamp.number, .generation = r->generation, .age_ms = age_of(f.stamp.born),
 		.meta_bytes = tt_min(f.stamp.about[0], TT_PUBLISH_META), .overtaken = overtaken };

@@ -11,7 +11,7 @@ trap 'rm -rf "$scratch"' EXIT
 failed=0
 port=$((20000 + $$ % 10000))
 run() { # transports
-	TUTTI_TRANSPORTS=$1 "$publish" 127.0.0.1:$port 600 > "$scratch/publish" 2>&1 &
+	TUTTI_TRANSPORTS=$1 "$publish" 127.0.0.1:$port 600 3 > "$scratch/publish" 2>&1 &
 	publisher=$!
 	readers=
 	for i in 1 2 3; do
@@ -19,7 +19,10 @@ run() { # transports
 		readers="$readers $!"
 	done
 	killed=${readers##* }
-	sleep 0.3
+	for i in $(seq 600); do
+		grep -q 'readers have come' "$scratch/publish" && break
+		sleep 0.1
+	done
 	kill -9 "$killed"
 	wait "$publisher" || { echo "FAILED over $1: the publisher: $(cat "$scratch/publish")"; failed=1; }
 	grep -q '^published 600 versions' "$scratch/publish" || { echo "FAILED over $1: $(cat "$scratch/publish")"; failed=1; }

@@ -130,6 +130,7 @@ static void publish_some(tutti *job, struct model *m)
 	fill(m, 3);
 	CHECK(tutti_publisher_publish(p, 3, "three", 5) == 0);
 	CHECK(tutti_publisher_publish(p, 3, NULL, 0) == -EINVAL && strstr(tutti_why(), "above 3"));
+	CHECK(tutti_publisher_publish(p, 0, NULL, 0) == -EINVAL && strstr(tutti_why(), "begin at 1"));
 	CHECK(tutti_publisher_publish(p, UINT64_MAX, NULL, 0) == -EINVAL);
 	CHECK(tutti_publisher_publish(p, 4, "x", 4097) == -EINVAL);
 	CHECK(tutti_publisher_commit(p, 4, NULL, 0) == -EINVAL && strstr(tutti_why(), "begin"));
@@ -254,6 +255,18 @@ static void test_large(void)
 
 /* ---- what is refused ---- */
 
+/* Each tensor could be, and one buffer, but not all buffers: their bytes would wrap around to few. */
+static void refuse_huge(tutti *job)
+{
+	const tutti_publisher_config c = { .buffers = 16 };
+	tutti_weight huge[16];
+	tutti_publisher *p;
+
+	for (int i = 0; i < 16; i++)
+		huge[i] = (tutti_weight){ .name = "huge", .type = TUTTI_F64, .dims = 1, .shape = { (size_t)1 << 53 } };
+	CHECK(tutti_publisher_open(job, "x", huge, 16, &c, &p) == -EINVAL && strstr(tutti_why(), "more than memory"));
+}
+
 static void refuse_some(tutti *job)
 {
 	struct model *m = calloc(1, sizeof *m);
@@ -273,6 +286,7 @@ static void refuse_some(tutti *job)
 	list_model(m, list);
 	list[0].shape[0] = SIZE_MAX / 2;
 	CHECK(tutti_publisher_open(job, "x", list, TENSORS, NULL, &p) == -EINVAL);
+	refuse_huge(job);
 	list_model(m, list);
 	list[0].data = NULL; /* one of them alone */
 	CHECK(tutti_publisher_open(job, "x", list, TENSORS, NULL, &p) == -EINVAL);
@@ -339,8 +353,7 @@ static void test_hostile(void)
 /* ---- torn versions: readers at full speed ---- */
 
 static atomic_int reading;
-static atomic_uint_fast64_t fetched_in_all, overtaken_in_all;
-enum { FETCHES = 40 };
+static atomic_uint_fast64_t overtaken_in_all;
 
 static void read_fast(tutti *job, struct model *m)
 {
@@ -350,30 +363,51 @@ static void read_fast(tutti *job, struct model *m)
 	uint64_t last = 0;
 
 	list_all(m, to);
-	for (int i = 0; i < (tt_world ? FETCHES / 4 : FETCHES); i++) {
-		int err = tutti_reader_fetch(r, i % 4 ? 0 : last, to, -1, &got);
-		CHECK(err == 0 || err == -EAGAIN);
-		if (err)
-			continue;
+	for (int i = 0; i < (tt_world ? 10 : 50); i++) {
+		CHECK(tutti_reader_fetch(r, i % 4 ? 0 : last, to, -1, &got) == 0);
 		CHECK(is_version(m, got.version) && got.version >= last + (i % 4 == 0));
 		CHECK(got.meta_bytes == sizeof last && !memcmp(got.meta, &got.version, sizeof last));
 		last = got.version;
-		fetched_in_all++;
 		overtaken_in_all += got.overtaken;
 	}
 	tutti_reader_close(r);
 	reading--;
 }
 
+/* A thread of the publisher's that watches. */
+static void *watch(void *arg)
+{
+	tutti_publisher *p = arg;
+	tutti_publisher_info info = { 0 };
+	void *good = arg;
+
+	while (reading) {
+		uint64_t before = info.version;
+		int err = tutti_publisher_wait(p, before + 1, 3, 0);
+		if (tutti_publisher_look(p, &info) || info.version < before || info.readers > 3 ||
+		    (err && err != -ETIMEDOUT))
+			good = NULL;
+	}
+	return good;
+}
+
 static void publish_fast(tutti *job, struct model *m)
 {
 	tutti_publisher *p = open_publisher(job, m, (tutti_publisher_config){ 0 });
+	pthread_t thread;
+	void *good = NULL;
 
+	if (!tt_world)
+		pthread_create(&thread, NULL, watch, p);
 	for (uint64_t version = 1; reading; version++) {
 		fill(m, version);
 		CHECK(tutti_publisher_publish(p, version, &version, sizeof version) == 0);
 		if (tt_world)
 			pass_time(tt_sim_chance(20000));
+	}
+	if (!tt_world) {
+		pthread_join(thread, &good);
+		CHECK(good);
 	}
 	meet(job);
 	tutti_publisher_close(p);
@@ -397,9 +431,94 @@ static void tear(tutti *job)
 
 static void test_torn(void)
 {
-	fetched_in_all = overtaken_in_all = 0;
+	overtaken_in_all = 0;
 	ON_ALL(.size = 4, .program = tear);
-	CU_ASSERT(fetched_in_all > 0 && (overtaken_in_all > 0 || only_verbs()));
+	CU_ASSERT(overtaken_in_all > 0 || only_verbs());
+}
+
+/* ---- large versions, written in place without a pause ---- */
+
+enum { HOPEFUL_TRIES = 3 };
+static atomic_uint whole_in_all, late_in_all; /* fetches; those that were overtaken in spite of a hold */
+
+static int large_buffers;
+
+static size_t count_large(void) { return (size_t)all_or(16 << 20, 1 << 20); }
+
+static void write_large(tutti *job)
+{
+	tutti_weight large = { .name = "large", .type = TUTTI_F32, .dims = 1, .shape = { count_large() } };
+	const tutti_publisher_config c = { .buffers = large_buffers, .hold_ms = 60000 };
+	tutti_publisher *p = NULL;
+	tutti_publisher_info info;
+	tutti_tensor to;
+
+	CHECK(tutti_publisher_open(job, "policy", &large, 1, &c, &p) == 0);
+	for (uint64_t version = 1; reading; version++) {
+		CHECK(tutti_publisher_begin(p, &to) == 0);
+		for (size_t i = 0; i < to.count; i++)
+			((float *)to.data)[i] = (float)version;
+		CHECK(tutti_publisher_commit(p, version, NULL, 0) == 0);
+	}
+	CHECK(tutti_publisher_look(p, &info) == 0);
+	CHECK(info.reused == 0 || large_buffers < 5); /* 3 holds, the newest, and one more */
+	meet(job);
+	tutti_publisher_close(p);
+}
+
+static bool is_whole(const float *x, size_t count, uint64_t version)
+{
+	return x[0] == (float)version && !memcmp(x, x + 1, (count - 1) * sizeof *x);
+}
+
+static void read_large(tutti *job)
+{
+	size_t count = count_large();
+	float *x = calloc(count, sizeof *x);
+	tutti_tensor to = { x, count, TUTTI_F32 };
+	tutti_reader *r = open_reader(job, 0);
+	tutti_fetched got;
+
+	for (int i = 0; i < 20; i++) {
+		CHECK(tutti_reader_fetch(r, 0, &to, -1, &got) == 0 && is_whole(x, count, got.version));
+		whole_in_all++;
+		overtaken_in_all += got.overtaken;
+		late_in_all += got.overtaken > HOPEFUL_TRIES + 1; /* one hold may come when the buffer is taken */
+	}
+	reading--;
+	meet(job);
+	tutti_reader_close(r);
+	free(x);
+}
+
+static void large_in_place(tutti *job)
+{
+	bool writes = tutti_rank(job) == 0;
+
+	if (writes)
+		reading = tutti_size(job) - 1;
+	meet(job);
+	if (writes)
+		write_large(job);
+	else
+		read_large(job);
+}
+
+static void write_in_place(int buffers)
+{
+	large_buffers = buffers;
+	whole_in_all = late_in_all = 0;
+	overtaken_in_all = 0;
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 4, .program = large_in_place }), 0);
+	printf("%d buffers: %u fetches were whole, overtaken %u times, %u of them in spite of a hold\n", buffers,
+	       whole_in_all, (unsigned)overtaken_in_all, late_in_all);
+}
+
+static void test_in_place(void)
+{
+	write_in_place(3);
+	write_in_place(5);
+	CU_ASSERT(late_in_all <= whole_in_all / 10);
 }
 
 /* ---- holds ---- */
@@ -469,6 +588,42 @@ static uint64_t put_hold(tutti *job, tutti_window *w)
 	CHECK(tutti_get(w, 0, offsetof(struct tt_front, newest), &word, sizeof word, NULL) == 0);
 	put_word(w, place_at(tutti_rank(job), offsetof(struct tt_reader_place, hold)), word);
 	return word;
+}
+
+/* The publisher wants a held buffer with each version, and its stamp stays as it is. */
+static void keep_stamp(tutti *job)
+{
+	struct model *m = calloc(1, sizeof *m);
+
+	reading = 1;
+	meet(job);
+	if (tutti_rank(job) == 0) {
+		tutti_publisher *p = open_publisher(job, m, (tutti_publisher_config){ .hold_ms = 60000 });
+		for (uint64_t version = 1; reading; version++)
+			CHECK(tutti_publisher_publish(p, version, NULL, 0) == 0);
+		meet(job);
+		tutti_publisher_close(p);
+	} else {
+		tutti_window *w;
+		uint64_t held, changed = 0;
+		CHECK(tutti_window_open(job, "publication policy", NULL, 0, &w) == 0);
+		put_word(w, place_at(1, offsetof(struct tt_reader_place, reader)), tt_member(job->job, 1)->epoch);
+		do
+			held = put_hold(job, w);
+		while (!held || find_number(w, (int)(held % TT_PUBLISH_MOST)) != held / TT_PUBLISH_MOST);
+		for (int i = 0; i < 20000; i++)
+			changed += find_number(w, (int)(held % TT_PUBLISH_MOST)) != held / TT_PUBLISH_MOST;
+		CHECK(changed == 0);
+		reading = 0;
+		meet(job);
+		tutti_window_close(w);
+	}
+	free(m);
+}
+
+static void test_kept(void)
+{
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = keep_stamp }), 0);
 }
 
 static uint64_t version_now;
@@ -549,6 +704,23 @@ static void hold(tutti *job)
 
 static void test_holds(void) { ON_ALL(.size = 4, .program = hold); }
 
+/* A fetch that failed leaves no hold: rank 2 looks at the place of rank 1. */
+static void find_no_hold(tutti *job)
+{
+	uint64_t hold = 1;
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "publication policy", NULL, 0, &w) == 0);
+	meet(job);
+	for (int i = 0; hold && i < 100; i++) {
+		CHECK(tutti_get(w, 0, place_at(1, offsetof(struct tt_reader_place, hold)), &hold, 8, NULL) == 0);
+		pass_time(TT_MS);
+	}
+	CHECK(hold == 0);
+	meet(job);
+	tutti_window_close(w);
+}
+
 /* A fetch takes longer than hold_ms: the reader tries until its time has passed. */
 static void lag(tutti *job)
 {
@@ -566,6 +738,8 @@ static void lag(tutti *job)
 		meet(job);
 		meet(job);
 		tutti_publisher_close(p);
+	} else if (tutti_rank(job) == 2) {
+		find_no_hold(job);
 	} else {
 		tutti_reader *r = open_reader(job, 0);
 		list_all(m, to);
@@ -574,15 +748,15 @@ static void lag(tutti *job)
 		reading = 0;
 		meet(job);
 		CHECK(tutti_reader_fetch(r, 0, to, 0, &got) == 0 && is_version(m, got.version));
-		tutti_reader_close(r);
 		meet(job);
+		tutti_reader_close(r);
 	}
 	free(m);
 }
 
 static void test_lagging(void)
 {
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .seed = 1, .latency_ns = LATENCY,
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = 1, .latency_ns = LATENCY,
 	                                          .bandwidth = BANDWIDTH / 20, .program = lag }), 0);
 }
 
@@ -852,6 +1026,110 @@ static void close_waiting(tutti *job)
 	free(m);
 }
 
+/* The publisher has closed the name: a fetch has its timeout still, and another thread may close the reader. */
+static void read_closed(tutti *job)
+{
+	struct model *m = calloc(1, sizeof *m);
+	tutti_tensor to[TENSORS];
+	tutti_fetched got;
+	uint64_t newest;
+	pthread_t thread;
+
+	list_all(m, to);
+	if (tutti_rank(job) == 0) {
+		tutti_publisher *p = open_publisher(job, m, (tutti_publisher_config){ 0 });
+		CHECK(tutti_publisher_publish(p, 1, NULL, 0) == 0);
+		meet(job);
+		tutti_publisher_close(p);
+		meet(job);
+		meet(job);
+	} else {
+		tutti_reader *r = open_reader(job, 0);
+		CHECK(tutti_reader_fetch(r, 0, to, 0, &got) == 0);
+		meet(job);
+		meet(job);
+		CHECK(tutti_reader_fetch(r, 0, to, 0, &got) == -ESTALE && strstr(tutti_why(), "closed"));
+		for (int ms = 0; ms < 30; ms += 10)
+			CHECK(tutti_reader_fetch(r, 0, to, ms, &got) == -ETIMEDOUT &&
+			      strstr(tutti_why(), "not opened"));
+		CHECK(tutti_reader_newest(r, &newest) == -ESTALE);
+		done = false;
+		if (!tt_world) {
+			pthread_create(&thread, NULL, fetch_in_vain, r);
+			usleep(20000);
+		}
+		tutti_reader_close(r);
+		if (!tt_world) {
+			pthread_join(thread, NULL);
+			CHECK(done);
+		}
+		meet(job);
+	}
+	free(m);
+}
+
+static void test_unopened(void) { ON_ALL(.size = 2, .timeout_ms = 5000, .program = read_closed); }
+
+/* The name is opened again and again, with larger and smaller windows, while a fetch and another thread look at it. */
+static void *look_newest(void *arg)
+{
+	uint64_t newest;
+
+	while (reading)
+		tutti_reader_newest(arg, &newest);
+	return NULL;
+}
+
+static void reopen(tutti *job)
+{
+	struct model *m = calloc(1, sizeof *m);
+	tutti_tensor to[TENSORS];
+	tutti_fetched got;
+	pthread_t thread;
+	uint64_t version = 0;
+
+	list_all(m, to);
+	if (tutti_rank(job) == 0) {
+		tutti_publisher *p = open_publisher(job, m, (tutti_publisher_config){ .buffers = 16 });
+		reading = 1;
+		meet(job);
+		for (int i = 0; i < all_or(400, 60); i++) {
+			for (int k = 0; k < 16; k++) {
+				fill(m, ++version);
+				CHECK(tutti_publisher_publish(p, version, NULL, 0) == 0);
+			}
+			pass_time(tt_world ? tt_sim_chance(100000) : 500000);
+			tutti_publisher_close(p);
+			tutti_publisher_config c = { .generation = 1, .buffers = i % 2 ? 16 : 3 };
+			p = open_publisher(job, m, c);
+			fill(m, ++version);
+			CHECK(tutti_publisher_publish(p, version, NULL, 0) == 0);
+		}
+		reading = 0;
+		meet(job);
+		tutti_publisher_close(p);
+	} else {
+		tutti_reader *r = open_reader(job, 0);
+		meet(job);
+		if (!tt_world)
+			pthread_create(&thread, NULL, look_newest, r);
+		while (reading) {
+			int err = tutti_reader_fetch(r, 0, to, 1000, &got);
+			CHECK(err == 0 || err == -ESTALE);
+			CHECK(err || is_version(m, got.version));
+			if (tt_world)
+				pass_time(tt_sim_chance(20000));
+		}
+		if (!tt_world)
+			pthread_join(thread, NULL);
+		tutti_reader_close(r);
+		meet(job);
+	}
+	free(m);
+}
+
+static void test_reopened(void) { ON_ALL(.size = 2, .program = reopen); }
+
 static void test_closed(void)
 {
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = close_waiting }), 0);
@@ -863,7 +1141,9 @@ static CU_TestInfo tests[] = {
 	{ "what is refused", test_refused },
 	{ "a hostile list", test_hostile },
 	{ "torn versions", test_torn },
+	{ "written in place", test_in_place },
 	{ "overtaken", test_overtaken },
+	{ "a held stamp", test_kept },
 	{ "holds", test_holds },
 	{ "lagging behind", test_lagging },
 	{ "one is killed", test_killed },
@@ -872,6 +1152,8 @@ static CU_TestInfo tests[] = {
 	{ "other tensors", test_changed },
 	{ "a fleet of readers", test_fleet },
 	{ "closed in a fetch", test_closed },
+	{ "closed before a fetch", test_unopened },
+	{ "opened in a fetch", test_reopened },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "publish", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
