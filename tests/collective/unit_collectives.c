@@ -2075,6 +2075,56 @@ static void test_long(void)
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_long }), 0);
 }
 
+/* Rank 1 gives up a call of several chunks after so many turns, spoils its slot, and says only later why. Rank 0 does
+ * not take what it reads there for results. */
+static void quit_in_the_midst(tutti *job, int32_t *v, int turns, atomic_int *begun)
+{
+	struct tt_segment_call *call = NULL;
+	uint64_t end = tt_now() + 5000 * TT_MS;
+	tutti_op op = { 0 };
+
+	CHECK(begin_long(job, 0, v, &op) == 0);
+	tt_lock(job->job);
+	++*begun; /* from now on only this thread goes on with the call */
+	for (; tt_now() < end && (!call || !call->header); call = running_call(job->job))
+		tt_progress(job->job);
+	for (; turns-- && running_call(job->job) == call && call->chunk < LONG_CHUNKS / 2;)
+		tt_progress(job->job);
+	CHECK(call && call->header && call == running_call(job->job));
+	tt_segment_step(call->segment, call->header, call->coll->seq, TT_STEP_QUIT);
+	memset(call->segment->peers[1].slot->half, 77, sizeof call->segment->peers[1].slot->half);
+	usleep(2000);
+	tt_unlock(job->job);
+	give_up_all(job, 0);
+	CHECK(tutti_wait(&op, -1) == -EIO);
+}
+
+static void program_midst(tutti *job)
+{
+	static atomic_int begun;
+	int32_t *v = must(calloc(LONG_CHUNKS, TT_SEGMENT_CHUNK));
+
+	CHECK(makes_board(job));
+	begun = 0;
+	for (int k = 0; k < 12; k++) {
+		CHECK(tutti_barrier(job, NULL) == 0);
+		if (tutti_rank(job) == 1) {
+			quit_in_the_midst(job, v, k * k, &begun);
+			continue;
+		}
+		while (begun <= k)
+			usleep(100);
+		CHECK(begin_long(job, 0, v, NULL) == -ECONNABORTED);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(v);
+}
+
+static void test_midst(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_midst }), 0);
+}
+
 /* A blocking call waits where 1,024 started calls are under way. */
 static void program_full(tutti *job)
 {
@@ -2484,6 +2534,7 @@ static CU_TestInfo one_host_tests[] = {
 	{ "one host, completed before a call that failed", test_completed_before },
 	{ "one host, the next chunk in advance", test_chunk_ahead },
 	{ "one host, many chunks", test_long },
+	{ "one host, given up in the midst", test_midst },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo group_tests[] = {
