@@ -119,7 +119,7 @@ check_in() { # directory, then arguments of configure
 	fi
 	step "testing in $dir"
 	rm -f "$dir"/tests/*.trs "$dir"/tests/*/*.trs
-	watched "$scratch/check" $wrapper make -C "$dir" -j "$test_jobs" -k check TEST_OPTIMIZE=-O0 $tests
+	watched "$scratch/check" $wrapper make -C "$dir" -j "$test_jobs" -k check $tests
 	broken=$?
 	cat "$scratch/check" >> "$log"
 	bad=$(results "$dir" 'FAIL|XPASS|ERROR')
