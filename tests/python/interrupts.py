@@ -515,25 +515,28 @@ waits("queue_end", lambda w: w.queue.end(), open_full, peer_takes(2))
 
 def interrupted(call, w, stop=0):
     """Calls with a SIGINT after 30 ms, and returns how many seconds later the call ended. stop: a process to stop."""
-    sent = []
+    sent, calls = [], threading.Event()
 
     def send_it():
+        calls.wait()
+        time.sleep(0.03)
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
         if stop:
             time.sleep(0.1)
             os.kill(stop, signal.SIGCONT)  # else memory that the peer holds would delay the call for long
 
-    timer = threading.Timer(0.03, send_it)
+    sender = threading.Thread(target=send_it)
     if stop:
         os.kill(stop, signal.SIGSTOP)
-    timer.start()
+    sender.start()  # takes long on a busy machine
     try:
+        calls.set()
         call(w)
     except KeyboardInterrupt:
         return time.monotonic() - sent[0]
     finally:
-        timer.join()
+        sender.join()
     raise AssertionError("the call has ended without an interrupt")
 
 

@@ -565,7 +565,7 @@ def test_steps_of_the_page(start):
     workers[0].await_text("initialized")
     workers += [start(SOLDIER, start.port, "more") for _ in range(2)]
     errors = [float(worker.said().split()[-1]) for worker in workers]
-    assert min(errors) < 0.5, errors
+    assert min(errors) < 2, errors  # of 7; a worker that comes late pulls the center back
     steps = int(serve.said().split()[-1])
     assert steps >= 60
     assert not [name for name in os.listdir("/dev/shm") if name.startswith("pages%d" % start.port)]
