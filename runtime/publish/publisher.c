@@ -273,7 +273,7 @@ static int check_version(const tutti_publisher *p, uint64_t version, const void 
 	if (bytes > TT_PUBLISH_META || (bytes && !meta))
 		return tt_fail(-EINVAL, "publish: meta data of %zu bytes%s: up to %d bytes are allowed", bytes,
 		               meta ? "" : " at NULL", TT_PUBLISH_META);
-	return 0;
+	return tt_host_only("publish", "meta", meta, bytes);
 }
 
 static void commit(tutti_publisher *p, uint64_t version, const void *meta, size_t bytes)

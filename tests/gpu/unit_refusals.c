@@ -18,6 +18,8 @@ struct handles { /* what the calls take. `device` is a GPU's memory, the rest th
 	tutti_gossip *gossip;
 	tutti_controller *controller;
 	tutti_queue *queue;
+	tutti_publisher *publisher; /* rank 0's */
+	tutti_reader *reader;       /* rank 1's */
 	tutti_window *window;
 };
 
@@ -151,6 +153,27 @@ static int queue_send(struct handles *h)
 	return tutti_rank(h->job) ? -ENOTSUP : tutti_queue_send(h->queue, &t, 1, 1000);
 }
 
+static int publish(struct handles *h)
+{
+	return tutti_rank(h->job) ? -ENOTSUP : tutti_publisher_publish(h->publisher, 2, A, 8);
+}
+static int commit(struct handles *h)
+{
+	tutti_tensor t;
+
+	if (tutti_rank(h->job))
+		return -ENOTSUP;
+	CHECK(!tutti_publisher_begin(h->publisher, &t));
+	return tutti_publisher_commit(h->publisher, 2, A, 8);
+}
+static int reader_fetch(struct handles *h)
+{
+	tutti_tensor t = list_of(h);
+	tutti_fetched fetched;
+
+	return tutti_rank(h->job) ? tutti_reader_fetch(h->reader, 0, &t, 1000, &fetched) : -ENOTSUP;
+}
+
 static const struct refusal {
 	const char *function;
 	int arguments; /* that are memory */
@@ -171,17 +194,32 @@ static const struct refusal {
 	{ "tutti_gossip_fetch", 1, gossip_fetch },
 	{ "tutti_controller_answer", 1, controller_answer }, { "tutti_controller_ask", 2, controller_ask },
 	{ "tutti_queue_send", 1, queue_send },
+	{ "tutti_publisher_publish", 1, publish }, { "tutti_publisher_commit", 1, commit },
+	{ "tutti_reader_fetch", 1, reader_fetch },
 };
 static const char *const others[] = { /* take a GPU's memory, ... */
-	"tutti_alloc", "tutti_free", "tutti_window_open", "tutti_put", "tutti_get", "tutti_put_notify", "tutti_send",
-	"tutti_recv", "tutti_broadcast", "tutti_table_push", "tutti_table_pull", "tutti_table_push_pull",
+	"tutti_alloc", "tutti_free", "tutti_register", "tutti_unregister", "tutti_window_open", "tutti_put", "tutti_get",
+	"tutti_put_notify", "tutti_send", "tutti_recv", "tutti_broadcast", "tutti_table_push", "tutti_table_pull", "tutti_table_push_pull",
 	"tutti_table_assign", "tutti_table_snapshot", "tutti_gossip_open",
 	/* ... or no memory that is moved: an argument of a callback, the place for a pointer */
 	"tutti_stream", "tutti_group_watch", "tutti_window_map", "tutti_on_wait", "tutti_own", "tutti_center_own",
 	"tutti_ea_center", "tutti_gossip_model", "tutti_controller_serve", "tutti_queue_receive",
+	"tutti_publisher_begin", "tutti_reader_newest",
 };
 
 /* ---- the walk ---- */
+
+static void open_publication(struct handles *h)
+{
+	const tutti_weight weight = { .name = "x", .type = TUTTI_F32, .dims = 1, .shape = { COUNT }, .data = h->host };
+
+	if (tutti_rank(h->job)) {
+		CHECK(!tutti_reader_open(h->job, "p", 0, &h->reader));
+		return;
+	}
+	CHECK(!tutti_publisher_open(h->job, "p", &weight, 1, NULL, &h->publisher));
+	CHECK(!tutti_publisher_publish(h->publisher, 1, NULL, 0));
+}
 
 static void open_handles(struct handles *h)
 {
@@ -198,11 +236,14 @@ static void open_handles(struct handles *h)
 	CHECK(!tutti_gossip_open(h->job, "g", &t, 1, &gossip, &h->gossip));
 	CHECK(!tutti_controller_open(h->job, "s", 0, &h->controller));
 	CHECK(!tutti_queue_open(h->job, "q", 0, BYTES, 0, &h->queue));
+	open_publication(h);
 }
 
 static void close_handles(struct handles *h)
 {
 	tutti_barrier(h->job, NULL);
+	tutti_reader_close(h->reader);
+	tutti_publisher_close(h->publisher);
 	tutti_queue_close(h->queue);
 	tutti_controller_close(h->controller);
 	tutti_gossip_close(h->gossip);

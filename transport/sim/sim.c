@@ -1019,7 +1019,8 @@ static int store_begin(struct tt_peer *base, const struct tt_key *key)
 {
 	struct peer *p = (struct peer *)base;
 
-	return p->state == UP && p->other && find_slot(net_of(p->other), key);
+	/* A killed rank runs on until it waits, and stores nothing. */
+	return p->state == UP && p->other && !net_of(p)->rank->killed && find_slot(net_of(p->other), key);
 }
 
 static void store_end(struct tt_peer *p) { (void)p; }
