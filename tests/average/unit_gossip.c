@@ -244,8 +244,11 @@ static void mix_held_behind(tutti *job)
 static int wait_result;
 static atomic_bool has_left;
 
+static atomic_bool waits; /* or is about to */
+
 static void *wait_for_mix(void *op)
 {
+	waits = true;
 	wait_result = tutti_wait(op, -1);
 	return NULL;
 }
@@ -267,7 +270,10 @@ static void leave_behind(tutti *job)
 		return;
 	g = open_gossip(job, "alone", &model, 1, WITH(tutti_gossip_defaults(), it.timeout_ms = 30000));
 	CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix_start(g, 1, &op) == 0);
+	waits = false;
 	CHECK(pthread_create(&thread, NULL, wait_for_mix, &op) == 0);
+	while (!waits)
+		usleep(1000);
 	usleep(100000);
 	uint64_t begun = tt_now();
 	tutti_on_wait_flag(&stop);
