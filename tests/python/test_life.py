@@ -382,7 +382,8 @@ if __name__ == "__main__":
 
 @shm
 def test_fork(ranks):
-    assert ranks(2, FORK, timeout=30) == ["", ""]
+    env = {"TUTTI_LOG": "error"}  # a busy machine may start the pools so slowly that the receive warns
+    assert ranks(2, FORK, timeout=60, env=env) == ["", ""]
 
 
 @shm
