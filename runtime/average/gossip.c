@@ -541,7 +541,7 @@ void tt_gossip_look(struct tutti_gossip *g)
 {
 	uint64_t now = tt_now();
 
-	if (!g->whole.op || g->job->left) /* leaving ends the mix, with -ESHUTDOWN, not the goodbye that ends the fetch */
+	if (!g->whole.op || g->job->left) /* a goodbye ends the fetch, and leaving the mix, with -ESHUTDOWN */
 		return;
 	if (!g->now || now >= g->deadline || tt_fetch_is_settled(g->now))
 		tt_composite_end(&g->whole, 0);

@@ -198,9 +198,10 @@ static const struct refusal {
 	{ "tutti_reader_fetch", 1, reader_fetch },
 };
 static const char *const others[] = { /* take a GPU's memory, ... */
-	"tutti_alloc", "tutti_free", "tutti_register", "tutti_unregister", "tutti_window_open", "tutti_put", "tutti_get",
-	"tutti_put_notify", "tutti_send", "tutti_recv", "tutti_broadcast", "tutti_table_push", "tutti_table_pull", "tutti_table_push_pull",
-	"tutti_table_assign", "tutti_table_snapshot", "tutti_gossip_open",
+	"tutti_alloc", "tutti_free", "tutti_register", "tutti_unregister", "tutti_window_open", "tutti_put",
+	"tutti_get", "tutti_put_notify", "tutti_send", "tutti_recv", "tutti_broadcast", "tutti_table_push",
+	"tutti_table_pull", "tutti_table_push_pull", "tutti_table_assign", "tutti_table_snapshot",
+	"tutti_gossip_open",
 	/* ... or no memory that is moved: an argument of a callback, the place for a pointer */
 	"tutti_stream", "tutti_group_watch", "tutti_window_map", "tutti_on_wait", "tutti_own", "tutti_center_own",
 	"tutti_ea_center", "tutti_gossip_model", "tutti_controller_serve", "tutti_queue_receive",
