@@ -310,7 +310,7 @@ int tt_pin_mem(struct tt_job *, const struct tt_mem *, int remote, struct tt_pin
 /* With the lock: */
 void tt_unpin(struct tt_job *, struct tt_pinned *); /* later, without the lock; NULL is allowed */
 int tt_pinned_region(struct tt_pinned *, struct tt_net *, struct tt_region **); /* all of it, for local use */
-/* What is kept of a registered range, or of a device's allocation, goes, or when the last call has ended. */
+/* Unpins a registered range, or a device's allocation, at once, or when the last call that uses the pins has ended. */
 void tt_pins_drop(struct tt_job *, uint64_t serial);
 
 static inline bool tt_pinned_on_device(const struct tt_pinned *p) { return p && p->mem.gpu >= 0; }

@@ -167,8 +167,8 @@ static int ask(tutti_reader *r)
 	return err == -EINPROGRESS || err == -ESTALE ? err : 0; /* the get has the sentence */
 }
 
-/* What is newest? Returns 0, with its stamp and buffer; -EAGAIN: it changes just now; -ENODATA: nothing yet;
- * -EINPROGRESS: it is not open. */
+/* Finds the newest version. Returns 0, with the version's stamp and buffer. -EAGAIN: the version changes just now;
+ * -ENODATA: the publisher has shown none yet; -EINPROGRESS: the name is not open. */
 static int look(tutti_reader *r, struct tt_stamp *stamp, int *buffer)
 {
 	struct tt_front f;

@@ -27,8 +27,8 @@ static uint64_t row_of(const struct tt_call_part *p, uint64_t i)
 	return (l->fresh ? l->fresh : l->rows)[entry(p, i)];
 }
 
-/* The next rows, as many as fit into a message; of a row that does not fit, the next elements. Of a delta that the
- * server reads in place, as many as stay in its cache, and whose names fit. */
+/* A message takes as many of the next rows as fit, or the next elements of a row that does not fit. Where the server
+ * reads the delta in place, a message takes as many rows as stay in the server's cache and whose names fit. */
 static struct tt_stretch next_stretch(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;

@@ -1817,7 +1817,7 @@ static int begin_some(tutti *job, int k, char *in, char *out, float *v, tutti_op
 	}
 }
 
-/* Of an all-reduce or reduce. What is between tensors, or behind the vector, stays. */
+/* Checks an all-reduce or a reduce. The memory between tensors and behind the vector stays as it was. */
 static void check_some_sum(tutti *job, int k, const float *v)
 {
 	int n = tutti_size(job), me = tutti_rank(job), which = k % SOME_CALLS;

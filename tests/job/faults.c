@@ -1316,7 +1316,7 @@ static void test_crowd(void)
 		close(fd[i]);
 }
 
-/* Who has said a whole HELLO keeps its place before a crowd that says parts. */
+/* A stranger that has said a whole HELLO keeps its place while a crowd says parts of one. */
 static void test_babbling_crowd(void)
 {
 	uint8_t hello[TT_HELLO_SIZE];
