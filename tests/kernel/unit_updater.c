@@ -820,7 +820,7 @@ static struct tt_updater *open_any(tutti_update_rule rule, tutti_type type)
 
 static void try_rows(tutti_update_rule rule, tutti_type type, const tutti_update *o, size_t at, size_t count)
 {
-	static char w[2][1 + ROWS * ROW * 8], d[1 + TT_COUNT(places) * ROW * 8];
+	static _Alignas(8) char w[2][8 + ROWS * ROW * 8], d[8 + TT_COUNT(places) * ROW * 8];
 	struct tt_updater *one = open_any(rule, type), *many = open_any(rule, type);
 	size_t width = tt_type_size(type), off = rule != TUTTI_UPDATE_OWN; /* a function wants its type's alignment */
 	struct tt_rows_piece rows = { w[1] + off, d + off, places, TT_COUNT(places), ROW, at, count };
