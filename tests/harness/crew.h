@@ -109,14 +109,6 @@ static inline void set_environment(int rank, const char *the_secret)
 	setenv("TUTTI_IFACE", "lo", 1);
 }
 
-static inline bool has_gone(tutti *job, int rank)
-{
-	tt_lock(job->job);
-	bool gone = tt_member(job->job, rank)->state == TT_GONE;
-	tt_unlock(job->job);
-	return gone;
-}
-
 /* On a full machine they may hear of it late. */
 static inline void await_gone(tutti *job, int rank)
 {

@@ -317,6 +317,15 @@ static inline void run_over_verbs(struct ranks *run)
 }
 #endif
 
+/* Does this rank believe that the other one is dead? */
+static inline bool has_gone(tutti *job, int rank)
+{
+	tt_lock(job->job);
+	bool gone = tt_member(job->job, rank)->state == TT_GONE;
+	tt_unlock(job->job);
+	return gone;
+}
+
 /* How many checks failed. */
 static inline int run_ranks(struct ranks run)
 {

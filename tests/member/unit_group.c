@@ -244,7 +244,7 @@ static bool is_linked(tutti *job, int rank)
 	return linked;
 }
 
-static bool has_gone(tutti *job, int rank)
+static bool has_ended(tutti *job, int rank)
 {
 	tt_lock(job->job);
 	bool gone = tt_member(job->job, rank)->state >= TT_LEFT;
@@ -298,7 +298,7 @@ static bool misses(tutti *job, tutti_window **w)
 	CHECK(tutti_barrier(job, NULL) == 0); /* of so many it does not connect all to all */
 	CHECK(rank != 11 || !is_linked(job, 5));
 	for (int ms = 0; rank != 5 && !missed && ms < 10 * DEADLINE; ms++) {
-		missed = missed || has_gone(job, 5);
+		missed = missed || has_ended(job, 5);
 		pass_time(TT_MS);
 	}
 	return rank == 11;
@@ -405,7 +405,7 @@ static void program_late(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 1)
 		return;
-	for (int ms = 0; ms < DEADLINE && !has_gone(job, 1); ms++)
+	for (int ms = 0; ms < DEADLINE && !has_ended(job, 1); ms++)
 		pass_time(TT_MS);
 	CHECK(is_readable(tutti_group_watch(job, NULL, NULL)));
 	CHECK(tutti_group_next(job, &c) == 1 && c.rank == 1 && c.what == TUTTI_LEFT);
@@ -654,7 +654,7 @@ static void program_wrong_bye(tutti *job)
 		pass_time(300 * TT_MS);
 		return;
 	}
-	for (int ms = 0; ms < DEADLINE && !has_gone(job, 1); ms++)
+	for (int ms = 0; ms < DEADLINE && !has_ended(job, 1); ms++)
 		pass_time(TT_MS);
 	tt_lock(job->job);
 	CHECK(wrong ? is_nonsense(job, 1) : tt_member(job->job, 1)->state == TT_LEFT);
@@ -725,9 +725,9 @@ static void program_long_reason(tutti *job)
 		tt_put_text(&p, why);
 		send_raw(job, 0, down, (size_t)(p.at - down));
 	}
-	for (int ms = 0; tutti_rank(job) == 0 && ms < DEADLINE && !has_gone(job, 2); ms++)
+	for (int ms = 0; tutti_rank(job) == 0 && ms < DEADLINE && !has_ended(job, 2); ms++)
 		pass_time(TT_MS);
-	CHECK(tutti_rank(job) != 0 || (has_gone(job, 2) && !has_gone(job, 1)));
+	CHECK(tutti_rank(job) != 0 || (has_ended(job, 2) && !has_ended(job, 1)));
 	pass_time(50 * TT_MS);
 }
 

@@ -766,6 +766,13 @@ static void program_unhurried(tutti *job)
 
 static void test_unhurried(void) { on_wires(program_unhurried, two, 0, NULL); }
 
+static void set_spin(tutti *job, bool spin) /* the background thread reads it */
+{
+	tt_lock(job->job);
+	job->job->engine.spin = spin;
+	tt_unlock(job->job);
+}
+
 /* A rank that is blocked leaves its processor alone: neither it nor its background thread has a tick. */
 static void program_blocked(tutti *job)
 {
@@ -773,7 +780,7 @@ static void program_blocked(tutti *job)
 
 	if (tutti_rank(job) == 0) {
 		struct rusage before, after;
-		job->job->engine.spin = false;
+		set_spin(job, false);
 		getrusage(RUSAGE_SELF, &before);
 		CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 		getrusage(RUSAGE_SELF, &after);
@@ -1257,7 +1264,7 @@ static void program_absent(tutti *job)
 	x = tutti_rank(job);
 	CHECK(again && tutti_allreduce(again, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == 6);
 	for (int i = 0; i < tutti_size(job); i++)
-		CHECK(tt_member(job->job, i)->state != TT_GONE);
+		CHECK(!has_gone(job, i));
 }
 
 static void test_absent(void) { on_wires(program_absent, four, 2000, NULL); }
@@ -1281,7 +1288,7 @@ static void program_cancel(tutti *job)
 		      err == -ECONNABORTED); /* the other one cancels, too */
 	CHECK(tutti_cancel(&op) != -EINPROGRESS);
 	CHECK(tutti_test(&op) == -ECANCELED || tutti_test(&op) == -ECONNABORTED);
-	CHECK(tt_member(job->job, 1)->state != TT_GONE);
+	CHECK(!has_gone(job, 1));
 	free(v);
 }
 
@@ -1622,7 +1629,7 @@ static void program_shrink_without(tutti *job)
 		pass_time(700 * TT_MS);
 		int err = tutti_group_shrink(job, &left);
 		CHECK(err == -ECONNRESET && strstr(tutti_why(), "without this one"));
-		CHECK(tt_member(job->job, 0)->state != TT_GONE);
+		CHECK(!has_gone(job, 0));
 		return;
 	}
 	CHECK(tutti_group_shrink(job, &left) == 0);
@@ -2171,7 +2178,8 @@ static void program_answers(tutti *job)
 	tutti_window *w;
 	void *memory;
 
-	job->job->engine.spin |= !tt_world;
+	if (!tt_world)
+		set_spin(job, true);
 	CHECK(tutti_alloc(job, 4096, -1, &memory) == 0 && tutti_event_fd(job) >= 0);
 	mine = memory;
 	CHECK(tutti_window_open(job, "answers", memory, 4096, &w) == 0);
