@@ -281,7 +281,9 @@ static atomic_int told;
 static void be_told(tutti *job)
 {
 	use_tcp(job);
+	tt_lock(job->job);
 	told += tt_members(job->job)->warned;
+	tt_unlock(job->job);
 	CHECK(tutti_barrier(job, NULL) == 0 && told > 0);
 }
 
