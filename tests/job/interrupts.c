@@ -988,9 +988,11 @@ static void hold_peer(void)
 {
 	int most = atomic_exchange(&shared->stop, 0);
 
+	uint64_t until = tt_now() + (uint64_t)most * TT_MS; /* on a full machine a sleep of 1 ms takes 10 */
+
 	strike(1, SIGSTOP);
 	shared->stopped = 1;
-	for (int ms = 0; ms < most && !shared->go_on; ms++)
+	while (tt_now() < until && !shared->go_on)
 		sleep_ms(1);
 	strike(1, SIGCONT);
 	shared->stopped = 0;
