@@ -775,8 +775,9 @@ static void test_port_of_a_try(void)
 	int rank = poll(&wait, 1, HANG_MS) > 0 ? accept(fd, (struct sockaddr *)&from, &size) : -1;
 	at = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(at, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-	WANT(rank >= 0 && !bind(at, (struct sockaddr *)&from, size) && !listen(at, 1),
-	     "nobody can listen at the rank's end of its connection: %s", strerror(errno));
+	bool listens = rank >= 0 && !bind(at, (struct sockaddr *)&from, size) && !listen(at, 1);
+	WANT(listens, "nobody can listen at port %d, the rank's end of its connection %d: %s", ntohs(from.sin_port), rank,
+	     strerror(errno));
 	close(at);
 	close(fd);
 	close(rank);
