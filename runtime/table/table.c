@@ -306,12 +306,10 @@ static int meet(struct tutti_table *t, int i)
 		               name_server(t, i).text, tt_timeout_ms(t));
 	if (err)
 		return err;
-	if (!head.uid)
-		return tt_fail(-ESTALE, "table \"%s\": %s has just closed it%s", t->name, name_server(t, i).text,
-		               head.print == t->print ? "" : ", and had opened it with another config: if its open has "
-		               "failed, its error names what differs");
-	if (head.print != t->print)
+	if (head.print != t->print) /* also of a server that has closed it since: what differs may be the reason */
 		return refuse_terms(t, i);
+	if (!head.uid)
+		return tt_fail(-ESTALE, "table \"%s\": %s has just closed it", t->name, name_server(t, i).text);
 	tt_lock(t->job);
 	if (t->source[i].uid != head.uid) {
 		tt_list_remove(&t->source[i].link);
