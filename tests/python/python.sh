@@ -14,6 +14,7 @@ python=${PYTHON:-$(sed -n 's/^PYTHON = //p' "$build/Makefile")}
 "$python" -c 'import numpy' 2> /dev/null || skip "$python has no numpy (apt install python3-numpy)"
 scratch=$(mktemp -d) || exit 99
 trap 'rm -rf "$scratch"' EXIT
+unset PYTHONDONTWRITEBYTECODE # else each rank compiles numpy anew: Python reads no cache but the one below
 compat=$here/../../bindings/python/compat/src
 export PYTHONPATH="$build/bindings/python:$compat" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH"
 export FAKE_CUDA="$build/tests/gpu/.libs" # a libcuda for machines without a GPU

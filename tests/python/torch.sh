@@ -17,6 +17,7 @@ done
 scratch=$(mktemp -d) || exit 99
 trap 'rm -rf "$scratch"' EXIT
 compat=$here/../../bindings/python/compat/src
+unset PYTHONDONTWRITEBYTECODE # as in python.sh
 export PYTHONPATH="$build/bindings/python:$compat" PYTHONPYCACHEPREFIX="$scratch/cache" PATH="$build:$PATH" TEST_TORCH=1
 cd "$scratch" || exit 99
 . "$here/halves.sh"
