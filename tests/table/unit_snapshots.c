@@ -190,6 +190,72 @@ static void program_rows(tutti *job)
 
 static void test_rows(void) { on_wires(program_rows, (const int[]){ 2, 3, 0 }); }
 
+/* ---- versions that are being copied, while assigns change what is copied ---- */
+
+static int assigned_busily; /* how often rank 0 met an assign half done beside a version half copied */
+
+static void look_for_assign(tutti *job, const tutti_table *t, int writer)
+{
+	tt_lock(job->job);
+	const struct tt_pusher *p = t->shard.pushers[writer];
+	assigned_busily += t->shard.next.busy && p && p->half && p->assigns;
+	tt_unlock(job->job);
+}
+
+/* Each whole, and so that several are on their way. Pushes come between, so that versions are due. */
+static void assign_on(tutti_table *t, size_t count, int writes)
+{
+	enum { DEPTH = 4 };
+	float *v[DEPTH];
+	tutti_op ops[DEPTH];
+
+	for (int k = 0; k < writes + DEPTH; k++) {
+		int at = k % DEPTH;
+		if (k >= DEPTH)
+			CHECK(tutti_wait(&ops[at], -1) == 0);
+		else
+			v[at] = calloc(count, sizeof **v);
+		fill(v[at], count, (float)(10 * k));
+		if (k < writes)
+			CHECK((k % 3 == 2 ? tutti_table_push(t, v[at], NULL, &ops[at]) :
+			                    tutti_table_assign(t, v[at], &ops[at])) == 0);
+		else
+			free(v[at]);
+	}
+}
+
+static void program_assigns(tutti *job)
+{
+	enum { COUNT = 400000, WRITES = 30 };
+	static const int first[] = { 0 };
+	tutti_table_config c = WITH(config_of(job, COUNT), it.servers = 1, it.server = first, it.publish_pushes = 1);
+	int writer = tutti_size(job) - 1;
+	float *v = calloc(COUNT, sizeof *v);
+	tutti_table *t = open_table(job, "snapshots", &c);
+	tutti_op end;
+
+	if (tutti_rank(job) == writer)
+		assign_on(t, COUNT, WRITES);
+	CHECK(tutti_barrier(job, &end) == 0);
+	while (tutti_rank(job) != writer && tutti_test(&end) == -EINPROGRESS) {
+		pass_time(TT_MS / 20); /* the server's own snapshot takes none */
+		if (tutti_rank(job) == 0)
+			look_for_assign(job, t, writer);
+		CHECK(tutti_table_snapshot(t, v, NULL, NULL) == 0);
+		CHECK(all_are(v, COUNT, v[0]));
+	}
+	CHECK(tutti_wait(&end, -1) == 0);
+	close_table(job, t);
+	free(v);
+}
+
+static void test_assigns(void)
+{
+	assigned_busily = 0;
+	on_wires(program_assigns, (const int[]){ 2, 3, 0 });
+	CU_ASSERT(only_verbs() || assigned_busily > 0);
+}
+
 /* ---- a reader whose wire is slower than the rounds ---- */
 
 enum { SLOW = 40, READS = 4, TRIES = 5, ROW = 4 };
@@ -504,6 +570,7 @@ static CU_TestInfo snapshot_tests[] = {
 	{ "one writes", test_writer },
 	{ "several write", test_overlap },
 	{ "rows", test_rows },
+	{ "assigns", test_assigns },
 	{ "rounds", test_rounds },
 	{ "a slow reader", test_slow },
 	{ "a silent reader", test_silent },
