@@ -1,7 +1,9 @@
 """What the tests share: `ranks(n, program)` runs a program as n real processes, over shm or tcp, or with TEST_FULL=yes
 over both."""
+import atexit
 import contextlib
 import inspect
+import multiprocessing
 import os
 import pathlib
 import random
@@ -15,7 +17,9 @@ import zlib
 
 import pytest
 
+HERE = pathlib.Path(__file__).parent
 LONGEST = ("test_platoon.py", "test_dpwa.py")
+FRESH = ("test_gpu.py", "test_life.py", "test_log.py", "test_smoke.py")  # start, exit, fork, signals, the loader
 LAUNCHERS = ("TUTTI_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "SLURM_", "PMI", "OMPI_", "TORCHELASTIC_")
 
 
@@ -81,6 +85,63 @@ def kill(process, number=signal.SIGKILL):
         os.killpg(process.pid, number)
 
 
+class Warm:
+    """What the warm interpreter (warm.py) has been asked to run: a process, with what the tests use of Popen."""
+    server = connection = None
+
+    @classmethod
+    def ask(cls, word, argument):
+        if not cls.server:
+            cls.connection, theirs = multiprocessing.Pipe()
+            with theirs:
+                cls.server = subprocess.Popen(
+                    [sys.executable, "-u", "-c", 'exec(__import__("warm").serve(%d))' % theirs.fileno()],
+                    stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=[theirs.fileno()],
+                    env=clean_environment(PYTHONPATH="%s:%s" % (HERE, os.environ.get("PYTHONPATH", ""))))
+            atexit.register(cls.end)
+        cls.connection.send((word, argument))
+        return cls.connection.recv()
+
+    @classmethod
+    def end(cls):
+        cls.connection.close()
+        cls.server.wait(10)  # the test's TIME then has the CPU of all programs
+
+    def __init__(self, *program):
+        self.pid, self.returncode = self.ask("start", program), None
+
+    def poll(self):
+        if self.returncode is None:
+            self.returncode = self.ask("poll", self.pid)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        deadline = time.monotonic() + (timeout or float("inf"))
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.pid, timeout)
+            time.sleep(0.005)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def start_program(request, script, arguments, output, env, cwd):
+    """Starts a Python program in a session of its own, with stdout and stderr in the file `output`. Returns a Warm, or
+    for the tests of FRESH, and of PyTorch, a Popen."""
+    arguments, env = [str(each) for each in arguments], {**clean_environment(), **{k: str(v) for k, v in env.items()}}
+    with open(output, "wb") as file:
+        if request.node.path.parent == HERE and request.node.path.name not in FRESH:
+            return Warm(str(script), arguments, str(output), str(cwd), env)
+        return subprocess.Popen([sys.executable, "-u", "-X", "faulthandler", str(script), *arguments], cwd=str(cwd),
+                                stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, env=env)
+
+
 def await_all(processes, seconds):
     """Returns whether all processes have ended in that time."""
     deadline = time.monotonic() + seconds
@@ -107,11 +168,8 @@ def ranks(request, tmp_path):
                "TUTTI_TRANSPORTS": (transports or request.param).replace("shm", "shm,tcp")}
         outputs, mine = [tmp_path / ("rank%d.%d" % (rank, len(started))) for rank in range(n)], []
         for rank, output in enumerate(outputs):
-            with open(output, "wb") as file:
-                mine.append(subprocess.Popen(
-                    [sys.executable, "-u", "-X", "faulthandler", str(script), *map(str, arguments)],
-                    stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd=str(tmp_path),
-                    env=clean_environment(**{**job, "TUTTI_RANK": rank, **(env or {})})))
+            mine.append(start_program(request, script, arguments, output, {**job, "TUTTI_RANK": rank, **(env or {})},
+                                      tmp_path))
         started.extend(mine)
         hang = not await_all(mine, timeout)
         if hang:

@@ -19,7 +19,7 @@ import time
 import pytest
 import tutti
 
-from conftest import all_or, clean_environment, free_address, kill
+from conftest import all_or, free_address, kill, start_program
 
 dpwa = pytest.importorskip("dpwa", reason="PYTHONPATH lacks bindings/python/compat/src")
 HERE = pathlib.Path(__file__).parent
@@ -361,17 +361,15 @@ def node(name, config, life, stop, *more):
 class Cluster:
     """Nodes as processes of their own."""
 
-    def __init__(self, folder):
-        self.folder, self.running, self.started = folder, {}, []
+    def __init__(self, request, folder):
+        self.request, self.folder, self.running, self.started = request, folder, {}, []
         self.script = folder / "node.py"
         self.script.write_text(inspect.getsource(node) + "import sys\nnode(*sys.argv[1:])\n")
 
     def start(self, name, config, life=1, *more, **env):
-        with open(self.folder / ("%s.%s" % (name, life)), "wb") as output:
-            self.running[name] = subprocess.Popen(
-                [sys.executable, "-u", str(self.script), name, str(config), str(life), str(self.folder / "stop"),
-                 *more], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env=clean_environment(**env))
+        self.running[name] = start_program(
+            self.request, self.script, [name, config, life, self.folder / "stop", *more],
+            self.folder / ("%s.%s" % (name, life)), env, self.folder)
         self.started.append((name, life, self.running[name]))
 
     def said(self, name, life=1):
@@ -411,8 +409,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path, lists):
-    made = Cluster(tmp_path)
+def cluster(request, tmp_path, lists):
+    made = Cluster(request, tmp_path)
     yield made
     for _, _, process in made.started:
         kill(process)

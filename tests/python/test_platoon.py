@@ -17,7 +17,7 @@ import time
 import numpy as np
 import pytest
 
-from conftest import all_or, clean_environment, free_address
+from conftest import all_or, clean_environment, free_address, start_program
 
 pytest.importorskip("platoon", reason="PYTHONPATH lacks bindings/python/compat/src")
 HERE = pathlib.Path(__file__).parent
@@ -49,9 +49,9 @@ class Variable:
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(request, tmp_path):
     """Gives start(program, *arguments, **environment): a process of the program, a function whose body is run, or a
-    text. Its result has the methods of Popen, and said(), which waits up to 60 s for the end and gives its output."""
+    text. Its result is of start_program, with said(), which waits up to 60 s for the end and gives its output."""
     port, started = free_address().split(":")[1], []
 
     def run(program, *arguments, **environment):
@@ -61,10 +61,7 @@ def start(tmp_path):
         number = len(started)
         script, output = tmp_path / ("program%d.py" % number), tmp_path / ("output%d" % number)
         script.write_text(text)
-        env = clean_environment(PORT=port, PYTHONFAULTHANDLER=1, **environment)
-        with open(output, "wb") as file:
-            process = subprocess.Popen([sys.executable, "-u", str(script), *map(str, arguments)], stdout=file,
-                                       stderr=file, stdin=subprocess.DEVNULL, cwd=str(tmp_path), env=env)
+        process = start_program(request, script, arguments, output, {"PORT": port, **environment}, tmp_path)
 
         def said(status=0, timeout=60):
             try:
@@ -821,7 +818,7 @@ def test_batches_of_workers_that_do_not_receive(start):
     idle.kill()
     other.await_text("got 7.0")
     other.await_text("asked again")
-    serve.terminate()
+    serve.send_signal(signal.SIGTERM)
     began = time.monotonic()
     assert "Signal 15 ends this controller" in serve.said(1) and time.monotonic() - began < 20
 
@@ -1145,7 +1142,7 @@ def test_controller_is_ended_by_a_signal(start, tmp_path):
     while not list(pathlib.Path("/dev/shm").glob("platoon_*_%d_lock" % start.port)) and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.3)
-    serve.terminate()
+    serve.send_signal(signal.SIGTERM)
     assert "Signal 15 ends this controller" in serve.said(1)
     assert "Signal 2 ends this worker" in log.read_text() or "KeyboardInterrupt" in log.read_text()
     with contextlib.suppress(FileNotFoundError):
