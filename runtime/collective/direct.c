@@ -297,7 +297,7 @@ static struct tt_call_header *begin_at_once(struct tt_segment *b, const struct t
 /* Has that rank called the same, and has it not given up? */
 static bool has_come(struct tt_segment *b, int i, uint32_t seq, const struct tt_coll_call *call)
 {
-	int k = tt_segment_reached(b, i, seq, 1), looks = b->group->job->engine.spin && !tt_world ? LOOKS : 0;
+	int k = tt_segment_reached(b, i, seq, 1), looks = k || tt_world || !tt_may_spin(b->group->job) ? 0 : LOOKS;
 
 	for (; !k && looks; looks--)
 		k = tt_segment_reached(b, i, seq, 1);

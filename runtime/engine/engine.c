@@ -172,7 +172,7 @@ void tt_look(struct tt_job *job, struct tt_net *net)
 bool tt_watch(struct tt_job *job, struct tt_peer *peer)
 {
 	int (*hear)(struct tt_peer *) = peer->net->transport->hear;
-	int looks = hear && job->engine.spin ? LOOKS : 0;
+	int looks = hear && tt_may_spin(job) ? LOOKS : 0;
 
 	while (looks && !hear(peer))
 		looks--;

@@ -202,7 +202,7 @@ void tt_unlock(struct tt_job *);
 int tt_progress(struct tt_job *); /* one turn: polls nets and modules, runs timers; returns the number of events */
 void tt_look(struct tt_job *, struct tt_net *); /* polls this net, if a poll costs no system call */
 /* Spins for a microsecond at most, until something has come from this peer, and handles it. False: nothing has come, or
- * this rank does not spin, or the peer is far. The background thread polls all nets meanwhile. */
+ * this rank may not spin now, or the peer is far. The background thread polls all nets meanwhile. */
 bool tt_watch(struct tt_job *, struct tt_peer *);
 bool tt_may_spin(const struct tt_job *); /* may a thread that waits for another rank poll now? */
 /* These three release the lock while they wait until ready(arg), and return 0 or, after the deadline, -ETIMEDOUT.

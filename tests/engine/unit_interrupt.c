@@ -343,6 +343,33 @@ static void work_long(tutti *job)
 	CHECK(sched_setaffinity(0, sizeof had, &had) == 0);
 }
 
+static int heard;
+
+static int hear_nothing(struct tt_peer *p) { return (void)p, heard++, 0; }
+
+/* Nor do the short looks before a wait. */
+static void watch_beside(tutti *job)
+{
+	static const struct tt_transport deaf = { .hear = hear_nothing };
+	struct tt_net net = { .transport = &deaf };
+	struct tt_peer peer = { .net = &net };
+	struct tt_engine *e = &job->job->engine;
+
+	tt_lock(job->job);
+	e->crowded_until = 0;
+	CHECK(!tt_watch(job->job, &peer) && heard > 0 && e->spin);
+	heard = 0;
+	e->crowded_until = tt_now() + LATE * TT_MS;
+	CHECK(!tt_watch(job->job, &peer) && !heard);
+	e->crowded_until = 0;
+	tt_unlock(job->job);
+}
+
+static void test_watch_beside(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "tcp", .program = watch_beside }), 0);
+}
+
 static void test_own_work(void)
 {
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "tcp", .program = work_long }), 0);
@@ -360,6 +387,7 @@ static CU_TestInfo tests[] = {
 	{ "two threads", test_threads },
 	{ "users of a handle", test_users },
 	{ "beside a busy process", test_beside },
+	{ "no short looks beside a busy process", test_watch_beside },
 	{ "work of its own is no busy process", test_own_work },
 	CU_TEST_INFO_NULL,
 };
