@@ -109,6 +109,7 @@ struct tt_rows_piece { /* the same range of each of several rows, which are chan
 	const uint64_t *places; /* the numbers of the rows in the shard. A row that comes twice changes twice */
 	size_t n, row, at, count; /* n rows of `row` elements each. The range: elements at .. at + count of a row */
 };
+size_t tt_rows_adjacent(const struct tt_rows_piece *, size_t from); /* how many from there are one range of the shard */
 struct tt_state {
 	const char *name; /* "m", say; part of the file format */
 	int worker;       /* -1: shared by all workers */

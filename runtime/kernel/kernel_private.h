@@ -50,7 +50,6 @@ struct tt_rows_run {
 
 void tt_reduce_update(const struct tt_update_run *, size_t count, tutti_type, tutti_update_rule);
 void tt_reduce_rows(const struct tt_rows_run *, tutti_type);
-size_t tt_rows_adjacent(const struct tt_rows_piece *, size_t from); /* how many from there are one range of the shard */
 void tt_reduce_back_up(void *state, const void *w, size_t count, tutti_type);
 
 extern const struct tt_kernels tt_kernels_plain;

@@ -403,6 +403,10 @@ void tt_table_change_rows(struct tutti_table *t, const struct tt_pusher *p, cons
 {
 	struct tt_rows_piece r = *rows;
 
+	if (tt_rows_adjacent(&r, 0) == r.n) { /* the pool helps with one range */
+		tt_table_change(t, p, (size_t)r.places[0] * r.row + r.at, r.n * r.count, r.d, NULL);
+		return;
+	}
 	if (!tt_shard_in_rounds(t))
 		tt_version_touch_places(t, &r);
 	r.w = tt_shard_in_rounds(t) ? t->shard.sum : t->shard.values;
