@@ -26,6 +26,7 @@ uint64_t tt_shards_first(const struct tt_shards *, int server); /* for server = 
 void tt_shards_find(const struct tt_shards *, const uint64_t *at, size_t n, uint32_t *server); /* of n elements */
 static inline int tt_shards_of_key(uint64_t key, int servers) { return (int)(key % (uint64_t)servers); }
 void tt_shards_of_keys(const uint64_t *keys, size_t n, int servers, uint32_t *server);
+bool tt_shards_have_keys(const uint64_t *keys, size_t n, int servers, int server); /* are all of them that server's? */
 
 /* ---- changed_rows.c: which rows have changed since a worker's last pull ----
  *

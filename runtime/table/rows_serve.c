@@ -56,19 +56,19 @@ static int find_keys(struct tutti_table *t, const struct tt_rows *r, bool to_pus
 {
 	struct tt_shard *s = &t->shard;
 	uint64_t most = tt_keys_count(s->keys) + r->n;
-	int err = to_push && most > s->room ? grow(t, tt_max(most, 2 * s->room)) : 0;
+	int err;
 
+	for (uint32_t i = 0; i < r->n; i++)
+		places[i] = row_in(r, i);
+	err = !tt_shards_have_keys(places, r->n, t->servers, t->mine) ? -ERANGE :
+	      to_push && most > s->room ? grow(t, tt_max(most, 2 * s->room)) : 0;
 	if (to_push && !err)
 		err = tt_version_grow(t, s->room);
-	for (uint32_t i = 0; !err && i < r->n; i++) {
-		uint64_t key = row_in(r, i);
-		if (tt_shards_of_key(key, t->servers) != t->mine)
-			err = -ERANGE;
-		else if (to_push)
-			err = add_key(t, key, &places[i]);
+	for (uint32_t i = 0; !err && i < r->n; i++)
+		if (to_push)
+			err = add_key(t, places[i], &places[i]);
 		else
-			places[i] = tt_keys_find(s->keys, key);
-	}
+			places[i] = tt_keys_find(s->keys, places[i]);
 	return err;
 }
 

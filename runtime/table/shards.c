@@ -14,6 +14,8 @@ static inline uint64_t divide(uint64_t x, const struct tt_divisor *d)
 	return q + (x - q * d->by >= d->by);
 }
 
+static inline uint64_t remainder_of(uint64_t x, const struct tt_divisor *d) { return x - divide(x, d) * d->by; }
+
 static uint64_t units_of(uint64_t count, uint64_t unit) { return count / unit + (count % unit != 0); }
 
 int tt_shards_cut(struct tt_shards *s, uint64_t count, int servers, uint64_t align, enum tt_cut cut)
@@ -59,5 +61,15 @@ void tt_shards_of_keys(const uint64_t *keys, size_t n, int servers, uint32_t *se
 	const struct tt_divisor by = divisor((uint64_t)servers);
 
 	for (size_t i = 0; i < n; i++)
-		server[i] = (uint32_t)(keys[i] - divide(keys[i], &by) * by.by);
+		server[i] = (uint32_t)remainder_of(keys[i], &by);
+}
+
+bool tt_shards_have_keys(const uint64_t *keys, size_t n, int servers, int server)
+{
+	const struct tt_divisor by = divisor((uint64_t)servers);
+	bool all = true;
+
+	for (size_t i = 0; i < n; i++)
+		all &= remainder_of(keys[i], &by) == (uint64_t)server;
+	return all;
 }

@@ -126,6 +126,8 @@ static void test_keys_are_dealt_out(void)
 		tt_shards_of_keys(keys, TT_COUNT(keys), servers, server);
 		for (size_t i = 0; i < TT_COUNT(keys); i++)
 			wrong += server[i] != (uint32_t)tt_shards_of_key(keys[i], servers);
+		wrong += !tt_shards_have_keys(keys, 1, servers, (int)server[0]);
+		wrong += tt_shards_have_keys(keys, 2, servers, (int)server[0]) != (server[0] == server[1]);
 	}
 	CU_ASSERT_EQUAL(wrong, 0);
 }
