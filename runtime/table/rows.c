@@ -144,16 +144,21 @@ static char *begin_message(struct tt_call_part *p, size_t room)
 	return NULL;
 }
 
-/* The elements behind the names. Returns their bytes. */
+/* The elements behind the names. The filter packs them from where they lie, or were gathered. Returns their bytes. */
 static size_t put_elements(char *to, const struct tt_call_part *p, const struct tt_stretch *s, uint8_t *flags)
 {
 	struct tutti_table *t = p->call->table;
-	const char *from = gather(p, s, to);
-	size_t count = elements_in(s);
+	size_t count = elements_in(s), len = count * t->width, packed = 0;
+	char *room = t->flags & TUTTI_TABLE_FILTER ? tt_scratch_take(&t->job->scratch, len) : NULL;
+	const char *from = gather(p, s, room ? room : to);
 
-	if (from != to)
-		memcpy(to, from, count * t->width);
-	return tt_table_pack_here(t, to, count, p->call->flags & TT_PUSH_ASSIGN ? 0 : t->limit, flags);
+	if (room)
+		packed = tt_filter_pack(to, from, count, t->type, p->call->flags & TT_PUSH_ASSIGN ? 0 : t->limit);
+	if (!packed && from != to)
+		memcpy(to, from, len);
+	*flags |= packed ? TT_SPARSE : 0;
+	tt_scratch_give(&t->job->scratch, room, len);
+	return packed ? packed : len;
 }
 
 /* Where the elements lie in the memory that the server maps. */
