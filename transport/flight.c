@@ -127,7 +127,7 @@ static int check_local(const struct tt_net *net, const struct tt_op *op)
 
 int tt_op_check(const struct tt_net *net, const struct tt_op *op)
 {
-	if (op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY))
+	if (op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY | TT_LOCAL))
 		return tt_fail(-EINVAL, "the op has unknown flags 0x%x", op->flags);
 	if (op->flags & TT_NOTIFY && (op->kind != TT_PUT || op->notify >= 1u << 24))
 		return tt_fail(-EINVAL, "the notify is %u: only a PUT has one, and it is below 2^24", op->notify);

@@ -21,7 +21,7 @@
  *
  *          slot       notify    key,offset        len             word             payload
  *   PUT    asker's    value     where it lands    of this piece   bytes to follow  len bytes
- *   PUT*   asker's    value     where it lands    0 to 8          the bytes        -
+ *   PUT*   asker's    value     where it lands    0 to 8          the bytes        -              (LOCAL: no slot)
  *   GET    asker's    -         where to read     asked for       -                -
  *   ADD    asker's    -         which word        -               addend           -
  *   SEND   -          -         -                 at most 65664   -                len bytes
@@ -33,10 +33,11 @@
  *
  * slot: the asker's number for a request that is not answered yet; the answer has the same slot. job: the two halves of
  * the job's id, xored. epoch: which life of the sender it is, as in its HELLO. ack: how many of the receiver's PUTs
- * have landed at the sender or were refused, mod 2^32; a NAK of a PUT carries the count up to and with that PUT, so a
- * NAK never comes after its ack. more: a hint that so many bytes of small frames follow this frame at once: read them
- * together. PUTs and REPLYs longer than a piece are cut, so that other frames get between. The last piece has the flag
- * LAST, and it alone may have NOTIFY.
+ * without LOCAL have landed at the sender or were refused, mod 2^32; a NAK of a PUT carries the count up to and with
+ * that PUT, so a NAK never comes after its ack. A PUT with LOCAL has no answer; if it is refused, the connection ends.
+ * more: a hint that so many bytes of small frames follow this frame at once: read them together. PUTs and REPLYs longer
+ * than a piece are cut, so that other frames get between. The last piece has the flag LAST, and it alone may have
+ * NOTIFY, LAZY and LOCAL.
  */
 #ifndef TT_FRAME_H
 #define TT_FRAME_H
@@ -62,7 +63,7 @@ enum { TT_HELLO_SECRET = 1, TT_HELLO_STRANGER = 2 };
 
 enum tt_frame_kind { TT_FRAME_PUT = 1, TT_FRAME_GET, TT_FRAME_ADD, TT_FRAME_SEND, TT_FRAME_REPLY, TT_FRAME_SUM,
 	             TT_FRAME_NAK, TT_FRAME_ACK };
-enum { TT_FRAME_NOTIFY = 1, TT_FRAME_LAZY = 2, TT_FRAME_LAST = 4, TT_FRAME_INLINE = 8 };
+enum { TT_FRAME_NOTIFY = 1, TT_FRAME_LAZY = 2, TT_FRAME_LAST = 4, TT_FRAME_INLINE = 8, TT_FRAME_LOCAL = 16 };
 enum tt_frame_nak { TT_NAK_STALE = 1, TT_NAK_RANGE, TT_NAK_INVALID };
 
 static inline int tt_frame_error(uint32_t nak)
@@ -170,7 +171,8 @@ static inline bool tt_frame_flags_ok(const struct tt_frame *f)
 {
 	switch (f->kind) {
 	case TT_FRAME_PUT: /* only the last piece has the flags of the whole PUT; a PUT in a header is whole */
-		return !(f->flags & ~(TT_FRAME_NOTIFY | TT_FRAME_LAZY | TT_FRAME_LAST | TT_FRAME_INLINE)) &&
+		return !(f->flags & ~(TT_FRAME_NOTIFY | TT_FRAME_LAZY | TT_FRAME_LAST | TT_FRAME_INLINE |
+		                      TT_FRAME_LOCAL)) &&
 		       (f->flags & TT_FRAME_LAST || f->flags == 0) && f->notify < 1u << 24;
 	case TT_FRAME_REPLY:
 		return !(f->flags & ~(TT_FRAME_LAST | TT_FRAME_INLINE));

@@ -6,7 +6,8 @@
  *   done(), whether err is 0 or not, the net touches `local` no more. With err 0, every NOTIFY or SEND that I post
  *   afterwards, and every GET or ADD that I start afterwards, sees the bytes. The target's own loads see the bytes
  *   after such a notify or message. A bad argument takes the same path: post() never fails, done() says why. Where the
- *   connection ends afterwards, a PUT that ended with 0 may still not have happened: only an answer proves it.
+ *   connection ends afterwards, a PUT that ended with 0 may still not have happened: only an answer proves it. With
+ *   TT_LOCAL a later GET or ADD may come before the bytes, too.
  * Ordering. A SEND or a NOTIFY arrives after all PUTs that were posted earlier to that peer have landed. SENDs and
  *   NOTIFYs arrive in the order posted. Nothing else is ordered.
  * Tearing. A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store. Longer ones land in any
@@ -88,7 +89,11 @@ enum tt_kind { TT_PUT, TT_GET, TT_ADD, TT_SEND };
 enum {
 	TT_NOTIFY = 1, /* PUT of any length, 0 too: once the bytes have landed, tell the target */
 	TT_LAZY = 2,   /* done() may wait for traffic back, for a batch, or until the target goes to sleep or has polled
-	                * in vain for some microseconds. Without TT_LAZY the acknowledgement goes at once */
+	                * in vain for some microseconds. Without TT_LAZY the acknowledgement goes at once. A SEND
+	                * itself may wait for the next op or for progress(), and leave with others */
+	TT_LOCAL = 4,  /* PUT: done() may come as that of a SEND does, as soon as the net needs `local` and `key` no
+	                * more: the bytes may not have landed. A NOTIFY or SEND still comes behind them. A target that
+	                * refuses the bytes may end the connection */
 };
 
 struct tt_op {

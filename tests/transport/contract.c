@@ -615,7 +615,7 @@ static void test_one_done(struct bench *s)
 		struct side *from = &s->side[who];
 		switch (chance(s, 4)) {
 		case 0:
-			c = make_call(from, TT_PUT, (uint32_t)chance(s, 4), chance(s, 1000), from->local, len);
+			c = make_call(from, TT_PUT, (uint32_t)chance(s, 8), chance(s, 1000), from->local, len);
 			break;
 		case 1:
 			c = make_call(from, TT_GET, (uint32_t)chance(s, 2) * TT_LAZY, chance(s, 1000),
@@ -661,6 +661,13 @@ static void test_done_outside_post(struct bench *s)
 	UNTIL(ended(s));
 }
 
+static uint32_t any_end(struct bench *s) /* of a PUT */
+{
+	static const uint32_t flags[] = { 0, TT_LAZY, TT_LOCAL };
+
+	return flags[chance(s, 3)];
+}
+
 static void test_source_untouched(struct bench *s)
 {
 	if (!begin(s, largest(s) + 8))
@@ -669,7 +676,7 @@ static void test_source_untouched(struct bench *s)
 	for (int i = 0; i < size_count(s); i++) {
 		size_t len = sizes[i];
 		fill(a->local, len, (unsigned)i);
-		struct call *c = make_call(a, TT_PUT, chance(s, 2) ? TT_LAZY : 0, 8, a->local, len);
+		struct call *c = make_call(a, TT_PUT, any_end(s), 8, a->local, len);
 		c->scribble = true;
 		post(c);
 		ENDED_WELL(c);
@@ -868,7 +875,7 @@ static void announce_puts(struct bench *s, bool by_message)
 		char *local = a->local + i * 8192, *name = a->local + 8 * 8192 + i;
 		fill(local, 8000, (unsigned)i);
 		*name = (char)(i + 1);
-		calls[2 * i] = make_call(a, TT_PUT, chance(s, 2) ? TT_LAZY : 0, (size_t)i * 8192, local, 8000);
+		calls[2 * i] = make_call(a, TT_PUT, any_end(s), (size_t)i * 8192, local, 8000);
 		calls[2 * i + 1] = by_message ? make_call(a, TT_SEND, 0, 0, name, 1) :
 		                   make_notify(a, 0, local, 0, (uint32_t)i + 1);
 	}
@@ -1500,7 +1507,7 @@ static void test_malformed(struct bench *s)
 	struct call *c = make_call(a, TT_PUT, 0, 0, a->local, 8);
 	c->op.kind = (enum tt_kind)17;
 	fails_with(s, c, -EINVAL);
-	fails_with(s, make_call(a, TT_PUT, 4, 0, a->local, 8), -EINVAL);
+	fails_with(s, make_call(a, TT_PUT, 8, 0, a->local, 8), -EINVAL);
 	for (int kind = TT_PUT; kind <= TT_GET; kind++)
 		if (a->net->copy_max < 65536) {
 			c = make_call(a, (enum tt_kind)kind, 0, 0, a->local, a->net->copy_max + 1);
@@ -2120,6 +2127,45 @@ static void test_lazy_done_while_polling(struct bench *s)
 		put(a, TT_LAZY, 0, a->local, 1 + chance(s, 5000)), send_bytes(a, a->local, 10);
 	UNTIL(ended(s));
 	s->never_arm = false;
+}
+
+/* More than may be unanswered, and some in pieces, for a target that handles nothing. */
+static void test_local_done_alone(struct bench *s)
+{
+	enum { PUTS = 600, LONG = 5000, LONGEST = 3 << 19 };
+
+	if (!begin(s, LONGEST))
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	b->asleep = true;
+	for (int i = 0; i < PUTS; i++) {
+		put(a, TT_LOCAL, (size_t)i, a->local, chance(s, 16));
+		if (i % 60 == 0)
+			put(a, TT_LOCAL | TT_LAZY, 0, a->local, LONG);
+	}
+	UNTIL(ended(s));
+	b->asleep = false;
+	fill(a->local, LONGEST, 7);
+	put(a, TT_LOCAL, 0, a->local, LONGEST);
+	post(make_notify(a, 0, a->local, 0, 1));
+	UNTIL(ended(s) && count(s, NOTIFY, b) == 1);
+	CHECK(holds(b->window, LONGEST, 7));
+}
+
+static void test_local_refused(struct bench *s)
+{
+	if (!begin(s, 4096))
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	withdraw(b->window_region);
+	struct call *c = make_notify(a, 0, a->local, 1 + chance(s, 2000), 1);
+	c->op.flags |= TT_LOCAL;
+	post(c);
+	send_bytes(a, a->local, 8);
+	UNTIL(ended(s) && (count(s, MESSAGE, b) || count(s, DOWN, b)));
+	settle(s);
+	CHECK(count(s, NOTIFY, b) == 0 && (!count(s, DOWN, b) || !count(s, MESSAGE, b)));
+	CHECK(all(b->window, 4096, 0));
 }
 
 static void test_done_without_sleep(struct bench *s)
@@ -2799,7 +2845,11 @@ static void test_nonsense(struct bench *s)
 		      .len = 8),
 		WRONG("a PUT inline that is not the last", .kind = TT_FRAME_PUT, .flags = TT_FRAME_INLINE, .len = 8,
 		      .word = 1),
-		WRONG("a PUT with flag 16", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST | 16, .len = TAIL),
+		WRONG("a PUT with flag 32", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST | 32, .len = TAIL),
+		WRONG("a PUT with LOCAL that is not the last", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LOCAL,
+		      .len = TAIL, .word = 8),
+		WRONG("a PUT with LOCAL and a bad key", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST | TT_FRAME_LOCAL,
+		      .len = TAIL, .key = 1 << 24),
 		WRONG("a PUT with a notify of 25 bits", .kind = TT_FRAME_PUT, .flags = WHOLE | TT_FRAME_NOTIFY,
 		      .len = 8, .notify = 1 << 24, .word = 1),
 		WRONG("a GET with NOTIFY", .kind = TT_FRAME_GET, .flags = TT_FRAME_NOTIFY, .len = 8),
@@ -3296,6 +3346,8 @@ static const struct test tests[] = {
 	T(done_may_free, "The op is the caller's again from done() on"),
 	T(lazy_done_comes, "TT_LAZY: done() may wait until the target goes to sleep, and no longer"),
 	T(lazy_done_while_polling, "TT_LAZY: ... or has polled in vain for some microseconds"),
+	T(local_refused, "TT_LOCAL: a target that refuses the bytes may end the connection; nothing lands"),
+	ONLY(ONLY_TCP, local_done_alone, "TT_LOCAL: done() comes as soon as the net needs `local` and `key` no more"),
 	T(done_without_sleep, "without it the acknowledgement goes at once"),
 	T(map, "the peer's region in my address space, or NULL. After down() the memory stays valid, frozen, until "
 	       "disconnect(); until close() it is still memory, but nobody's"),

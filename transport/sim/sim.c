@@ -281,7 +281,6 @@ static struct flight *new_flight(struct tt_sim_world *w, struct peer *p, struct 
 	f->from = p;
 	f->op = op;
 	f->number = ++p->posted;
-	w->counts.ops++;
 	tt_list_init(&f->queue);
 	tt_list_init(&f->work.node);
 	tt_list_append(&p->outstanding, &f->node);
@@ -567,18 +566,38 @@ static void cut_pieces(struct tt_sim_world *w, struct flight *f)
 	}
 }
 
-static void free_copy(struct tt_op *op) { free(op); }
+struct copy { /* of an op that ends before its flight */
+	struct tt_op op;
+	struct tt_key key;
+	char bytes[] __attribute__((aligned(8)));
+};
 
-/* The break DONE_EARLY: the caller's op ends now with success, and a copy of the op goes on. */
+static void free_copy(struct tt_op *op) { free(tt_container_of(op, struct copy, op)); }
+
+/* The caller's op ends now with success, and a copy of the op goes on: for TT_LOCAL with its bytes and key, for the
+ * breaks without them. */
 static void finish_early(struct tt_sim_world *w, struct flight *f)
 {
-	struct tt_op *copy = tt_sim_need(malloc(sizeof *copy));
+	const struct tt_op *op = f->op;
+	size_t len = op->flags & TT_LOCAL ? op->len : 0;
+	struct copy *copy = tt_sim_need(malloc(sizeof *copy + len));
 	struct flight *early = new_flight(w, f->from, f->op);
 
-	*copy = *f->op;
-	copy->done = free_copy;
-	f->op = copy;
+	copy->op = *op;
+	copy->op.done = free_copy;
+	if (len) {
+		copy->key = *op->key;
+		copy->op.key = &copy->key;
+		copy->op.local = memcpy(copy->bytes, op->local, len);
+	}
+	f->op = &copy->op;
 	queue_work(w, net_of(f->from), &early->work, run_done);
+}
+
+static bool ends_early(struct tt_sim_world *w, const struct tt_op *op)
+{
+	return (op->kind == TT_PUT && (tt_broken(DONE_EARLY) || (op->flags & TT_LOCAL && !tt_sim_one_in(w, 4)))) ||
+	       (op->kind == TT_GET && tt_broken(GET_EARLY));
 }
 
 static void start_flight(struct tt_sim_world *w, struct flight *f)
@@ -609,7 +628,7 @@ static void start_flight(struct tt_sim_world *w, struct flight *f)
 	uint64_t out = tt_max(p->free_at - op->len * p->gap / 1024, leave(w, p, sent));
 	uint64_t late = w->config->strict && op->kind == TT_GET && tt_sim_one_in(w, 4) ? 40 * p->latency : 0;
 	tt_sim_schedule(w, &f->event, out + travel(w, p) + tt_sim_below(w, late), piece_fired);
-	if ((tt_broken(DONE_EARLY) && op->kind == TT_PUT) || (tt_broken(GET_EARLY) && op->kind == TT_GET))
+	if (ends_early(w, op))
 		finish_early(w, f);
 }
 
@@ -619,6 +638,7 @@ static void post(struct tt_peer *base, struct tt_op *op)
 	struct tt_sim_world *w = tt_sim_here();
 	struct flight *f = new_flight(w, p, op);
 
+	w->counts.ops++;
 	f->err = p->state == UP ? tt_op_check(base->net, op) : -ENOTCONN;
 	if (f->err)
 		queue_work(w, net_of(p), &f->work, run_done);

@@ -66,7 +66,7 @@ struct tt_tcp_peer {
 
 	/* my requests */
 	struct tt_flight ops;
-	struct tt_op *first_send, *last_send; /* SENDs in flight; priv[1]: where it ends, priv[2]: the next */
+	struct tt_op *first_send, *last_send; /* ops that end when sent; priv[1]: where it ends, priv[2]: the next */
 	struct tt_op *current;      /* a PUT that is sent in pieces; priv[2] bytes of it are staged */
 	uint8_t put_slots[TT_FRAME_SLOTS];
 	uint32_t puts_begun, puts_sent, puts_acked; /* positions in the ring put_slots */

@@ -45,6 +45,21 @@ static void open_put(struct tt_tcp_peer *p)
 		store_word(p->place, f->word, f->len);
 }
 
+static void answer_put(struct tt_tcp_peer *p, int err)
+{
+	p->landed++;
+	if (err)
+		tt_tcp_owe_nak(p, p->frame.slot, err);
+	tt_tcp_owe_ack(p, p->frame.flags & TT_FRAME_LAZY);
+}
+
+/* Its op has ended, so nothing else can tell the peer that the bytes are lost. */
+static void end_local(struct tt_tcp_peer *p, int err)
+{
+	if (err)
+		tt_flight_lose(&p->ops, "it put bytes where it may not");
+}
+
 static void close_put(struct tt_tcp_peer *p)
 {
 	const struct tt_frame *f = &p->frame;
@@ -55,10 +70,10 @@ static void close_put(struct tt_tcp_peer *p)
 		return;
 	}
 	p->put_err = 0;
-	p->landed++;
-	if (err)
-		tt_tcp_owe_nak(p, f->slot, err);
-	tt_tcp_owe_ack(p, f->flags & TT_FRAME_LAZY);
+	if (f->flags & TT_FRAME_LOCAL)
+		end_local(p, err);
+	else
+		answer_put(p, err);
 	tt_tcp_count_lazy(p);
 	if (!err && f->flags & TT_FRAME_NOTIFY && !tt_broken(NOTIFY_FIRST))
 		notify(p);

@@ -151,13 +151,31 @@ static void put_is_sent(struct tt_tcp_peer *p)
 	}
 }
 
+/* Does it end when its bytes are in the kernel? */
+static bool ends_when_sent(const struct tt_op *op)
+{
+	return op->kind == TT_SEND || (op->kind == TT_PUT && op->flags & TT_LOCAL);
+}
+
+/* All of it is staged. */
+static void await_sent(struct tt_tcp_peer *p, struct tt_op *op)
+{
+	op->priv[1] = p->queued;
+	op->priv[2] = 0;
+	if (p->first_send)
+		p->last_send->priv[2] = (uintptr_t)op;
+	else
+		p->first_send = op;
+	p->last_send = op;
+}
+
 static void stage_put(struct tt_tcp_peer *p, struct tt_op *op)
 {
 	uint64_t done = op->priv[2];
 	size_t n = piece_of(op->len - done);
-	bool last = done + n == op->len;
+	bool last = done + n == op->len, local = ends_when_sent(op);
 	const uint8_t *from = op->len ? (const uint8_t *)op->local + done : NULL;
-	struct tt_frame f = { .kind = TT_FRAME_PUT, .slot = (uint16_t)op->priv[1], .len = n };
+	struct tt_frame f = { .kind = TT_FRAME_PUT, .slot = local ? 0 : (uint16_t)op->priv[1], .len = n };
 
 	if (op->len) {
 		f.key = key_id(op->key);
@@ -165,29 +183,33 @@ static void stage_put(struct tt_tcp_peer *p, struct tt_op *op)
 		f.word = op->len - done - n;
 	}
 	if (last)
-		f.flags = TT_FRAME_LAST | (op->flags & TT_LAZY ? TT_FRAME_LAZY : 0);
+		f.flags = TT_FRAME_LAST | (local ? TT_FRAME_LOCAL : op->flags & TT_LAZY ? TT_FRAME_LAZY : 0);
 	if (last && op->flags & TT_NOTIFY) {
 		f.flags |= TT_FRAME_NOTIFY;
 		f.notify = op->notify;
 	}
 	op->priv[2] += n;
 	p->current = last ? NULL : op;
-	if (n >= TT_FRAME_SMALL) {
-		stage_large(p, &f, from, n);
-		p->payload_ends_put = last;
-		return;
-	}
 	if (op->len <= 8) {
 		f.flags |= TT_FRAME_INLINE;
 		f.word = load_word(from, n);
 	}
-	stage_small(p, &f, from, tt_frame_payload(&f));
-	put_is_sent(p);
+	if (n >= TT_FRAME_SMALL)
+		stage_large(p, &f, from, n);
+	else
+		stage_small(p, &f, from, tt_frame_payload(&f));
+	if (last && local)
+		await_sent(p, op);
+	else if (n >= TT_FRAME_SMALL)
+		p->payload_ends_put = last;
+	else
+		put_is_sent(p);
 }
 
 static void begin_put(struct tt_tcp_peer *p, struct tt_op *op)
 {
-	p->put_slots[p->puts_begun++ % TT_FRAME_SLOTS] = (uint8_t)tt_flight_take_slot(&p->ops, op);
+	if (!ends_when_sent(op))
+		p->put_slots[p->puts_begun++ % TT_FRAME_SLOTS] = (uint8_t)tt_flight_take_slot(&p->ops, op);
 	stage_put(p, op);
 }
 
@@ -212,19 +234,14 @@ static void begin_send(struct tt_tcp_peer *p, struct tt_op *op)
 		stage_small(p, &f, op->local, op->len);
 	else
 		stage_large(p, &f, op->local, op->len);
-	op->priv[1] = p->queued;
-	if (p->first_send)
-		p->last_send->priv[2] = (uintptr_t)op;
-	else
-		p->first_send = op;
-	p->last_send = op;
+	await_sent(p, op);
 }
 
 static bool stage_op(struct tt_tcp_peer *p)
 {
 	struct tt_op *op = p->current ? p->current : p->ops.pending.head;
 
-	if (!op || (!p->current && op->kind != TT_SEND && !p->ops.free_count))
+	if (!op || (!p->current && !ends_when_sent(op) && !p->ops.free_count))
 		return false;
 	p->answer_turn = true;
 	if (p->current) {
@@ -504,15 +521,18 @@ void tt_tcp_push_all(struct tt_tcp *net)
 
 /* Posting */
 
+static bool is_lazy_send(const struct tt_op *op) { return op->kind == TT_SEND && op->flags & TT_LAZY; }
+
 void tt_tcp_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_tcp_peer *p = tt_container_of(base, struct tt_tcp_peer, base);
+	bool waits = is_lazy_send(op); /* for other ops, which leave together with it */
 
 	tt_flight_post(&p->ops, p->shake.stage == TT_STAGE_UP, op);
 	if (!tt_tcp_alive(p))
 		return;
 	tt_tcp_activate(p);
 	tt_tcp_want_to_send(p);
-	if (!p->net->inside && !tt_broken(MESSAGES_SWAPPED))
+	if (!p->net->inside && !waits && !tt_broken(MESSAGES_SWAPPED))
 		tt_tcp_push_out(p);
 }
