@@ -821,8 +821,8 @@ static void put_head(struct tt_pack *p, const struct tutti *g, int to, uint32_t 
 	tt_put32(p, tag);
 }
 
-void tt_coll_send_run(struct tt_coll *c, int to, uint32_t tag, const void *head, size_t head_len,
-                      const struct tt_vector *v, size_t at, size_t len)
+static void send(struct tt_coll *c, int to, uint32_t flags, uint32_t tag, const void *head, size_t head_len,
+                 const struct tt_vector *v, size_t at, size_t len)
 {
 	size_t all = TT_COLL_HEAD + head_len + len;
 	struct coll_post *cp = new_post(c, all);
@@ -834,14 +834,26 @@ void tt_coll_send_run(struct tt_coll *c, int to, uint32_t tag, const void *head,
 	tt_put_bytes(&p, head, head_len);
 	tt_vector_read(v, at, p.at, len);
 	cp->post.op.kind = TT_SEND;
+	cp->post.op.flags = flags;
 	cp->post.op.local = cp->bytes;
 	cp->post.op.len = all;
 	tt_post(tt_group_member(c->group, to), &cp->post);
 }
 
+void tt_coll_send_run(struct tt_coll *c, int to, uint32_t tag, const void *head, size_t head_len,
+                      const struct tt_vector *v, size_t at, size_t len)
+{
+	send(c, to, 0, tag, head, head_len, v, at, len);
+}
+
 void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, size_t len)
 {
-	tt_coll_send_run(c, to, tag, bytes, len, NULL, 0, 0);
+	send(c, to, 0, tag, bytes, len, NULL, 0, 0);
+}
+
+void tt_coll_send_lazily(struct tt_coll *c, int to, uint32_t tag, const void *bytes, size_t len)
+{
+	send(c, to, TT_LAZY, tag, bytes, len, NULL, 0, 0);
 }
 
 void tt_coll_answer(struct tutti *g, int to, uint32_t seq, const struct tt_coll_call *call, uint32_t tag,
@@ -1082,7 +1094,7 @@ static bool is_scratch(const struct tt_coll *c, const void *at)
 
 /* Bytes that lie apart are copied, and so are those that the net needs pinned and the call has not pinned. */
 int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t offset, const struct tt_vector *v,
-                size_t at, size_t len, unsigned lane, bool last)
+                size_t at, size_t len, unsigned lane)
 {
 	struct tt_run r = v ? tt_vector_run(v, at, len) : (struct tt_run){ 0 };
 	struct tt_pinned *pinned = find_pinned(c, r.in, len);
@@ -1096,7 +1108,7 @@ int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t of
 		tt_vector_read(v, at, cp->bytes, len);
 	struct tt_op *op = &cp->post.op;
 	op->kind = TT_PUT;
-	op->flags = TT_NOTIFY | (last ? 0 : TT_LAZY); /* the acknowledgement of the last put stands for all */
+	op->flags = TT_NOTIFY | TT_LOCAL; /* the other rank waits for the notify; nobody waits for an acknowledgement */
 	op->notify = notify_value(c->group->seats[to].slot, c->seq, lane);
 	op->local = copy ? (void *)cp->bytes : (void *)(uintptr_t)r.in;
 	op->len = len;

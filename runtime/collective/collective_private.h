@@ -169,8 +169,10 @@ void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has gi
 void tt_coll_use_segment(struct tt_coll *, struct tt_segment_call *); /* NULL: no longer */
 void tt_coll_wake_soon(struct tt_job *);        /* continues all collectives from a later turn of the progress loop */
 
-/* Sends at most TT_COLL_PIECE bytes, which are copied. send_run sends a head and bytes of a vector as one message. */
+/* Sends at most TT_COLL_PIECE bytes, which are copied. send_run sends a head and bytes of a vector as one message.
+ * send_lazily may wait for the next message or put to that rank, or for a turn of the progress loop. */
 void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t);
+void tt_coll_send_lazily(struct tt_coll *, int to, uint32_t tag, const void *, size_t);
 void tt_coll_send_run(struct tt_coll *, int to, uint32_t tag, const void *head, size_t head_len,
                       const struct tt_vector *, size_t at, size_t len);
 /* Tells a rank that still waits in a call that is over here, or that may have left: at most 128 bytes. */
@@ -183,10 +185,10 @@ int tt_coll_differs(struct tt_coll *, int rank, const struct tt_coll_call *);
  * *from is -1. */
 const void *tt_coll_take(struct tt_coll *, int from, uint32_t tag, size_t len);
 const void *tt_coll_take_any(struct tt_coll *, int *from, uint32_t tag, size_t *len);
-/* Puts bytes of a vector, which stay valid until the end, with a notify; NULL: the notify alone. last: acknowledged at
- * once, and with it all puts before. */
+/* Puts bytes of a vector, which stay valid until the end, with a notify; NULL: the notify alone. As with messages, this
+ * call may end before the bytes have landed. */
 int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const struct tt_vector *, size_t at,
-                size_t len, unsigned lane, bool last);
+                size_t len, unsigned lane);
 /* Lends memory, into which that rank may put. 1: not connected yet, ask again on the next advance; 0; -errno. */
 int tt_coll_lend(struct tt_coll *, int rank, void *base, size_t len, struct tt_coll_loan **);
 enum { TT_COLL_KEY = TT_KEY_SIZE + 8 };
@@ -219,8 +221,8 @@ struct tt_transfer { /* the collective fills in the first part; a transfer that 
 	int after;                  /* out: the first `after` transfers in may bring bytes that this one sends */
 
 	bool started, open;         /* START, and READY, was sent or taken */
-	size_t done, by_message;    /* bytes sent or taken in; how many of them travel by message */
-	uint32_t pieces, chunks, credits;
+	size_t done, by_message;    /* bytes sent or taken in; how many of them travel in START */
+	uint32_t chunks, credits;
 	struct tt_key key;          /* out, ... */
 	uint64_t key_at;            /* ... and where the transfer's memory begins in the key's */
 	struct tt_coll_loan *loan;  /* in */

@@ -4,13 +4,14 @@
  * which go out, in which order, and for what an outgoing one waits. This file moves them.
  *
  *      sender                                             receiver
- *      START {length, how much follows as messages}, bytes   -->   compares the length; adds or copies
+ *      START {length, how many bytes are here}, bytes        -->   compares the length; adds or copies
  *                                <--   READY {key, where in it}    if long: memory is open, the bytes' own place,
  *      PUT, with a notify for each chunk                     -->   or, if they are to be added, a few slots
  *                                <--   credit                      a slot is free again
  *
- * What is sent before READY has come goes as messages, so that no transfer waits for a round trip. If READY is there
- * first, no START is needed, unless the ends might not agree on the length (`always`).
+ * What is sent before READY has come goes as a message, so that no transfer waits for a round trip. If READY is there
+ * first, no START is needed, unless the ends might not agree on the length (`always`). A READY may leave together with
+ * what is sent next: several of them, and a START, are one packet.
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
@@ -25,17 +26,16 @@ enum {
 	SLOTS = 4,                /* chunks that may have landed and are not added yet */
 	AHEAD_ADDING = 3,         /* transfers that may have slots at the same time */
 	SEGMENT = 1024 * 1024,    /* bytes of a block of a long all-reduce in a segment, at least; twice that at most */
-	PIECES = 2,               /* a transfer of up to so many messages is short, and needs no READY */
-	FIRST = 16 * 1024,        /* bytes of a long one that do not wait for READY: what can be sent meanwhile */
-	TAGS = 64,                /* for each transfer: its messages, ... */
+	FIRST = 16 * 1024,        /* bytes of a long transfer that do not wait for READY: what can be sent meanwhile */
+	TAGS = 64,                /* for each transfer: START, ... */
 	TAG_READY = 63,           /* ... and this */
-	START = 16,               /* bytes of the header of its first message */
+	START = 16,               /* bytes of the header of START */
 	WIDER = 2,                /* how often an f16 or bf16 fits into an f32 */
 	TILE = 1024,              /* elements that are combined at a time */
-	MOST = (TT_COLL_PIECE - START) & ~63, /* bytes of the transfer in a message */
+	MOST = (TT_COLL_PIECE - START) & ~63, /* bytes of a transfer in START; so many need no READY */
 };
 
-static size_t short_len(const struct tt_transfers *l) { return l->rendezvous ? 0 : PIECES * MOST; }
+static size_t short_len(const struct tt_transfers *l) { return l->rendezvous ? 0 : MOST; }
 static bool is_void(const struct tt_transfers *l, const struct tt_transfer *t) { return !t->len && !l->always; }
 
 /* Does it come into slots? So does what is combined, or goes to memory in parts. The same at both ends. */
@@ -80,7 +80,7 @@ static int open_transfer(struct tt_transfers *l, struct tt_transfer *in)
 		return err < 0 ? err : 0;
 	struct tt_pack p = tt_pack(ready, sizeof ready);
 	tt_coll_put_key(&p, in->loan, room);
-	tt_coll_send(c, in->other, in->id * TAGS + TAG_READY, ready, sizeof ready);
+	tt_coll_send_lazily(c, in->other, in->id * TAGS + TAG_READY, ready, sizeof ready);
 	in->open = true;
 	return 0;
 }
@@ -172,16 +172,16 @@ static int disagree(struct tt_transfers *l, const struct tt_transfer *transfer)
 	return -EBADMSG;
 }
 
-/* A short transfer is sent all by message. Of a long one no more may be: its messages have only so many tags. */
+/* A short transfer is sent all by message. */
 static bool may_go_by_message(const struct tt_transfers *l, uint64_t len, uint64_t by_message)
 {
-	return len <= short_len(l) ? by_message == len : by_message <= PIECES * MOST && by_message % 64 == 0;
+	return len <= short_len(l) ? by_message == len : by_message % 64 == 0;
 }
 
 /* 1: START is here, 0: not yet */
 static int take_start(struct tt_transfers *l, struct tt_transfer *in)
 {
-	size_t n, first;
+	size_t n;
 	int from = in->other;
 	const uint8_t *bytes = tt_coll_take_any(l->coll, &from, in->id * TAGS, &n);
 
@@ -189,26 +189,13 @@ static int take_start(struct tt_transfers *l, struct tt_transfer *in)
 		return 0;
 	struct tt_pack p = tt_unpack(bytes, n);
 	uint64_t len = tt_get64(&p), by_message = tt_get64(&p);
-	first = tt_min(by_message, MOST);
-	if (p.bad || len != in->len || !may_go_by_message(l, len, by_message) || tt_pack_left(&p) != first)
+	if (p.bad || len != in->len || tt_pack_left(&p) != by_message || by_message > len ||
+	    !may_go_by_message(l, len, by_message))
 		return disagree(l, in);
 	in->started = true;
 	in->by_message = by_message;
-	in->pieces = 1;
-	take_bytes(l, in, (const char *)p.at, first);
+	take_bytes(l, in, (const char *)p.at, by_message);
 	return 1;
-}
-
-static bool take_piece(struct tt_transfers *l, struct tt_transfer *in)
-{
-	size_t n = tt_min(MOST, in->by_message - in->done);
-	const char *bytes = tt_coll_take(l->coll, in->other, in->id * TAGS + in->pieces, n);
-
-	if (!bytes)
-		return false;
-	in->pieces++;
-	take_bytes(l, in, bytes, n);
-	return true;
 }
 
 /* Takes a chunk that was put. The sender has no use for the last SLOTS credits. */
@@ -220,7 +207,7 @@ static int take_chunk(struct tt_transfers *l, struct tt_transfer *in)
 	in->chunks++;
 	if (!in->slots || in->chunks + SLOTS > chunks_after(in, in->by_message))
 		return 0;
-	return tt_coll_put(l->coll, in->other, NULL, 0, NULL, 0, 0, TT_LANE_CREDIT, false);
+	return tt_coll_put(l->coll, in->other, NULL, 0, NULL, 0, 0, TT_LANE_CREDIT);
 }
 
 /* Takes what has come. 1: something, 0: nothing */
@@ -235,8 +222,6 @@ static int pull_transfer(struct tt_transfers *l, struct tt_transfer *in)
 			return k;
 		in->started = true; /* a chunk without START before it */
 	}
-	if (in->done < in->by_message)
-		return take_piece(l, in);
 	if (in->done == in->len || !in->open || !*notified) /* nothing can have been put before it was open */
 		return 0;
 	--*notified;
@@ -288,21 +273,16 @@ static struct tt_vector source_of(const struct tt_transfers *l, const struct tt_
 	return v;
 }
 
-static void send_pieces(struct tt_transfers *l, struct tt_transfer *out)
+static void send_start(struct tt_transfers *l, struct tt_transfer *out)
 {
 	uint8_t head[START];
-	size_t n, head_len = sizeof head; /* of the first piece */
-	uint32_t tag = out->id * TAGS;
 	struct tt_vector v = source_of(l, out);
 	struct tt_pack p = tt_pack(head, sizeof head);
 
 	tt_put64(&p, out->len);
 	tt_put64(&p, out->by_message);
-	do {
-		n = tt_min(MOST, out->by_message - out->done);
-		tt_coll_send_run(l->coll, out->other, tag + out->pieces++, head, head_len, &v, out->at + out->done, n);
-		head_len = 0;
-	} while ((out->done += n) < out->by_message);
+	tt_coll_send_run(l->coll, out->other, out->id * TAGS, head, sizeof head, &v, out->at, out->by_message);
+	out->done = out->by_message;
 }
 
 /* Sends all of a short transfer, or the first bytes of a long one that is not open yet. */
@@ -320,27 +300,16 @@ static int begin_transfer(struct tt_transfers *l, struct tt_transfer *out)
 	if (is_short)
 		out->by_message = out->len;
 	else if (!out->open) /* never all */
-		out->by_message = tt_min(tt_min(ready, out->len - 1), tt_min(FIRST, MOST)) & ~(size_t)63;
-	send_pieces(l, out);
+		out->by_message = tt_min(tt_min(ready, out->len - 1), FIRST) & ~(size_t)63;
+	send_start(l, out);
 	return 1;
-}
-
-/* Does a later transfer put chunks to the same rank? They are acknowledged in order, so its last chunk stands for
- * this one's. */
-static bool puts_more(const struct tt_transfers *l, const struct tt_transfer *out)
-{
-	for (const struct tt_transfer *later = out + 1; later < l->out + l->outs; later++)
-		if (later->other == out->other && later->len > short_len(l))
-			return true;
-	return false;
 }
 
 static int put_chunk(struct tt_transfers *l, struct tt_transfer *out, size_t n)
 {
 	uint64_t to = out->key_at + (has_slots(l, out) ? out->chunks % SLOTS * chunk_of(out) : out->done);
-	bool last = out->done + n == out->len && !puts_more(l, out);
 	struct tt_vector v = source_of(l, out);
-	int err = tt_coll_put(l->coll, out->other, &out->key, to, &v, out->at + out->done, n, TT_LANE_DATA, last);
+	int err = tt_coll_put(l->coll, out->other, &out->key, to, &v, out->at + out->done, n, TT_LANE_DATA);
 
 	out->chunks++;
 	out->done += n;

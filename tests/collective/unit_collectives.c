@@ -2273,7 +2273,7 @@ static int start_wrong(struct tt_coll *c)
 	tt_put64(&p, len);
 	tt_put64(&p, said);
 	tt_coll_send(c, 0, 64, bytes, 16 + first);
-	tt_coll_put(c, 0, NULL, 0, NULL, 0, 0, TT_LANE_DATA, true);
+	tt_coll_put(c, 0, NULL, 0, NULL, 0, 0, TT_LANE_DATA);
 	free(bytes);
 	return 1;
 }
