@@ -226,6 +226,7 @@ static int query_port(struct ibv_context *c, uint8_t number, struct ibv_port_att
 	out->active_speed = p->speed;
 	out->phys_state = p->state == IBV_PORT_ACTIVE ? 5 : 3; /* LinkUp, Disabled */
 	out->link_layer = d->kind == FAKE_IB ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
+	out->flags = p->grh ? IBV_QPF_GRH_REQUIRED : 0;
 	while (out->pkey_tbl_len < FAKE_PKEYS && p->pkeys[out->pkey_tbl_len])
 		out->pkey_tbl_len++;
 	return fake_leave(0);

@@ -11,6 +11,8 @@
  *   target's queue pair is dead, too, and hears nothing of it; an asynchronous event may come.
  * - What was received before modify_qp() to ERR can be polled when it returns; what is flushed comes late as ever.
  *   destroy_qp() may drop what nobody has polled. The next queue pair gets the number.
+ * - A message takes its receive when it begins to arrive. A queue pair that is destroyed meanwhile takes the receive
+ *   along; one that is stopped gives it back, flushed, before LAST_WQE_REACHED. One of 16 never raises that, as rxe.
  * - A message without a receive waits (rnr_retry 7), or ends in RNR_RETRY_EXC_ERR; on iWARP it ends the connection.
  * - modify_qp wants the attributes, the order and the limits of the specification. Two queue pairs that do not name
  *   each other, in number, GID, LID, GID type, partition or PSN, reach nobody: RETRY_EXC_ERR, after (retry_cnt + 1)
@@ -24,8 +26,8 @@
  *   aborts; a test that wants to see the bug itself sets fake_lenient(1).
  *
  * Work goes on while somebody polls a queue, asks for CM events in vain, or arms a queue: then until the first event,
- * or until all is quiet. There are no threads and, with one exception, no time: a try is a step. The exception is a
- * request to a queue pair that is not connected yet: it waits as long as its timeout says.
+ * or until all is quiet. There are no threads and, with two exceptions, no time: a try is a step. The exceptions are a
+ * request to a queue pair that is not connected yet, which waits as long as its timeout says, and fake_cut().
  *
  * All functions may be called from any thread. */
 #ifndef TESTS_VERBS_FAKE_H
@@ -52,6 +54,7 @@ struct fake_port {
 	int subnet;                  /* link-local GIDs and LIDs reach this subnet alone */
 	struct fake_gid gids[FAKE_GIDS];
 	uint16_t pkeys[FAKE_PKEYS];  /* 0: none */
+	bool grh; /* a virtual port (SR-IOV): what comes or goes without a global header is lost */
 };
 
 struct fake_device {
@@ -87,6 +90,12 @@ void fake_fail(const char *function, int nth, int err);
 void fake_fail_send(int nth, enum ibv_wc_status, uint32_t vendor_err);
 void fake_fail_receive(int nth, enum ibv_wc_status, uint32_t vendor_err); /* ... the nth message that comes */
 void fake_lose(const char *device, int port, int tries); /* a cut: so many tries are lost; 0: the link is whole again */
+/* The cable is out for so long, by the clock. A request that is lost is sent again each 4.096 us * 2^timeout, retry_cnt
+ * times, as adapters do it; TCP waits. */
+void fake_cut(const char *device, int port, unsigned ms);
+/* A switch behind the port drops what leaves it in packets of more bytes, without a word; 0: none does. Not on iWARP,
+ * where TCP finds out. */
+void fake_path_mtu(const char *device, int port, unsigned bytes);
 void fake_port_state(const char *device, int port, enum ibv_port_state); /* with the event; only ACTIVE carries */
 void fake_set_gid(const char *device, int port, int index, const char *text, enum ibv_gid_type); /* with the event */
 void fake_set_lid(const char *device, int port, uint16_t lid, enum ibv_event_type); /* LID_CHANGE, CLIENT_REREGISTER */
@@ -109,6 +118,7 @@ int fake_left(void);                           /* objects that nobody has destro
 uint64_t fake_calls(const char *function);     /* "post_send": doorbells; "reg_mr": registrations */
 uint64_t fake_requests(void);                  /* work requests */
 uint64_t fake_bugs(void);                      /* of the caller, with fake_lenient() */
+uint32_t fake_waiting(const struct ibv_srq *); /* receives in it */
 uint64_t fake_rnrs(void);                      /* tries of a message that found no receive */
 bool fake_is_open(const char *device);         /* somebody, or librdmacm, has opened it and not closed it */
 #endif

@@ -105,8 +105,11 @@ void fake_seed(uint64_t seed)
 	memset(&all->receive_fault, 0, sizeof all->receive_fault);
 	all->cm_next.set = all->lenient = false;
 	all->requests = all->bugs = all->rnrs = 0;
-	for (int i = 0; i < all->adapter_count; i++)
+	for (int i = 0; i < all->adapter_count; i++) {
 		memset(all->adapters[i].lost, 0, sizeof all->adapters[i].lost);
+		memset(all->adapters[i].dark, 0, sizeof all->adapters[i].dark);
+		memset(all->adapters[i].path_mtu, 0, sizeof all->adapters[i].path_mtu);
+	}
 	fake_unlock();
 }
 
@@ -220,6 +223,18 @@ static struct fake_adapter *lock_adapter(const char *name)
 void fake_lose(const char *device, int port, int tries)
 {
 	lock_adapter(device)->lost[port - 1] = tries;
+	fake_unlock();
+}
+
+void fake_cut(const char *device, int port, unsigned ms)
+{
+	lock_adapter(device)->dark[port - 1] = tt_now() + ms * TT_MS;
+	fake_unlock();
+}
+
+void fake_path_mtu(const char *device, int port, unsigned bytes)
+{
+	lock_adapter(device)->path_mtu[port - 1] = bytes;
 	fake_unlock();
 }
 
@@ -396,6 +411,14 @@ uint64_t fake_calls(const char *function) { return read_locked(&all->calls[call_
 uint64_t fake_requests(void) { return read_locked(&all->requests); }
 uint64_t fake_bugs(void) { return read_locked(&all->bugs); }
 uint64_t fake_rnrs(void) { return read_locked(&all->rnrs); }
+
+uint32_t fake_waiting(const struct ibv_srq *base)
+{
+	fake_lock();
+	uint32_t n = tt_container_of(base, const struct fake_srq, base)->waiting;
+	fake_unlock();
+	return n;
+}
 
 bool fake_is_open(const char *device)
 {

@@ -38,6 +38,8 @@ struct fake_adapter { /* a device that is plugged in */
 	struct fake_context cm; /* librdmacm's own */
 	union ibv_gid gids[FAKE_PORTS][FAKE_GIDS];
 	int lost[FAKE_PORTS];   /* tries that a cut link swallows yet */
+	uint64_t dark[FAKE_PORTS]; /* its cable is out until then */
+	unsigned path_mtu[FAKE_PORTS]; /* bytes of a packet that the switch behind takes; 0: of any */
 	int opened;
 	bool removed, cm_opened; /* cm_opened: by librdmacm */
 };
@@ -104,12 +106,16 @@ struct fake_qp {
 	uint32_t posted, waiting, silent, reads;
 	uint64_t since;             /* when the other side was not connected yet; 0: it is */
 	int tries, rnr_tries;
+	uint64_t lost_at;           /* when its first packet was sent that a cable without a link has swallowed; 0: none */
 	enum ibv_qp_state state;    /* base.state is what modify_qp has set */
 	struct fake_adapter *to;    /* where ah_attr leads, as of `routed` */
 	int to_port;
 	uint64_t routed;
 	unsigned async_unacked;
+	struct fake_receive *arriving; /* of the shared queue, for a message of which the end has not come yet */
 	bool sig_all, accepted, heard;
+	bool quiet;                 /* raises no LAST_WQE_REACHED, as rxe */
+	bool failed;                /* by itself: modify_qp() has not stopped it */
 	bool last, last_heard;      /* LAST_WQE_REACHED was raised; was taken */
 };
 

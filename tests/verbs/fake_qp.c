@@ -114,6 +114,7 @@ struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 	q->context = context_of(pd->context);
 	q->cap = a->cap;
 	q->sig_all = a->sq_sig_all;
+	q->quiet = !fake_below(16);
 	tt_list_init(&q->active);
 	tt_list_init(&q->requests);
 	tt_list_init(&q->receives);
@@ -147,9 +148,11 @@ static void reset(struct fake_qp *q, bool completions)
 {
 	fake_forget_requests(q);
 	forget_receives(&q->receives);
+	free(q->arriving);
+	q->arriving = NULL;
 	q->waiting = q->posted = q->silent = q->reads = 0;
 	q->tries = 0;
-	q->since = 0;
+	q->since = q->lost_at = 0;
 	q->heard = q->accepted = false;
 	if (completions) {
 		forget_completions(cq_of(q->base.send_cq), q->base.qp_num);
@@ -157,10 +160,12 @@ static void reset(struct fake_qp *q, bool completions)
 	}
 }
 
-/* What it has fetched goes with it, if nobody has waited for the event that it has fetched no more. */
+/* What it has fetched goes with it, if nobody has waited for the event that it has fetched no more: the receive of the
+ * message that arrives, and, of one that failed, another one. */
 static void take_along(struct fake_qp *q)
 {
-	struct fake_srq *s = q->base.srq && q->last && !q->last_heard ? srq_of(q->base.srq) : NULL;
+	bool heard = q->quiet || q->last_heard;
+	struct fake_srq *s = q->base.srq && q->failed && !heard ? srq_of(q->base.srq) : NULL;
 	struct tt_list *node = s && (q->attr.dest_qp_num || q->peer) ? tt_list_pop(&s->receives) : NULL;
 
 	if (!node)

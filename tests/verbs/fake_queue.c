@@ -83,8 +83,12 @@ int fake_get_async_event(struct ibv_context *base, struct ibv_async_event *out)
 	unacked = unacked_of(out);
 	if (unacked)
 		++*unacked;
-	if (out->event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
+	if (out->event_type == IBV_EVENT_QP_LAST_WQE_REACHED) { /* all that it had fetched can be polled now */
+		struct fake_cq *cq = cq_of(out->element.qp->recv_cq);
 		tt_container_of(out->element.qp, struct fake_qp, base)->last_heard = true;
+		if (cq->seen < cq->count)
+			fake_reveal(cq, cq->count - cq->seen);
+	}
 	return fake_leave(0);
 }
 

@@ -65,23 +65,29 @@ static bool retire(struct fake_qp *q)
 
 /* ---- how it ends ---- */
 
+static void flush_receive(struct fake_qp *q, struct fake_receive *e)
+{
+	fake_complete(q, q->base.recv_cq, &(struct ibv_wc){ .wr_id = e->wr_id, .status = IBV_WC_WR_FLUSH_ERR }, 0,
+	              false);
+	free(e);
+}
+
 static void flush_receives(struct fake_qp *q)
 {
 	struct tt_list *node;
 
+	if (q->arriving)
+		flush_receive(q, q->arriving);
+	q->arriving = NULL;
 	while ((node = tt_list_pop(&q->receives))) {
-		struct fake_receive *e = tt_container_of(node, struct fake_receive, node);
 		q->waiting--;
-		fake_complete(q, q->base.recv_cq,
-		              &(struct ibv_wc){ .wr_id = e->wr_id, .status = IBV_WC_WR_FLUSH_ERR }, 0, false);
-		free(e);
+		flush_receive(q, tt_container_of(node, struct fake_receive, node));
 	}
 }
 
 void fake_flush(struct fake_qp *q, bool receives)
 {
-	bool already = q->state == IBV_QPS_ERR;
-
+	q->failed |= q->state != IBV_QPS_ERR && q->base.state != IBV_QPS_ERR;
 	q->state = IBV_QPS_ERR;
 	q->reads = 0;
 	tt_each_of(struct fake_request, node, r, &q->requests) {
@@ -89,12 +95,12 @@ void fake_flush(struct fake_qp *q, bool receives)
 			r->status = IBV_WC_WR_FLUSH_ERR;
 		r->stage = FAKE_DONE;
 	}
-	if (receives)
-		flush_receives(q);
-	if (!already && q->base.srq && fake_below(16)) { /* rxe never says so */
-		q->last = q->base.state != IBV_QPS_ERR; /* it failed by itself */
+	if (!receives)
+		return;
+	flush_receives(q);
+	if (!q->last && q->base.srq && !q->quiet)
 		fake_raise_event(q->context, IBV_EVENT_QP_LAST_WQE_REACHED, &q->base, 0);
-	}
+	q->last = true;
 }
 
 static bool hurts_target(enum ibv_wc_status s)
@@ -150,7 +156,7 @@ static bool has_gid(struct fake_qp *q, const struct fake_adapter *a, int port)
 	if (a->is.kind != q->context->adapter->is.kind || (a->is.kind == FAKE_IB && (!near || to->lid != ah->dlid)))
 		return false;
 	if (!ah->is_global)
-		return true;
+		return !from->grh && !to->grh;
 	for (int i = 0; i < FAKE_GIDS; i++)
 		if (mine->text && to->gids[i].text && to->gids[i].type == mine->type &&
 		    !memcmp(&a->gids[port - 1][i], &ah->grh.dgid, sizeof ah->grh.dgid))
@@ -199,13 +205,39 @@ static bool is_cut(const struct fake_qp *q)
 
 static bool is_up(const struct fake_qp *q) { return q->state == IBV_QPS_RTR || q->state == IBV_QPS_RTS; }
 
-enum reach { REACHED, WAITS, LOST };
+enum reach { REACHED, WAITS, LOST, GIVEN_UP };
+
+static uint64_t dark_until(const struct fake_qp *q)
+{
+	return q->context->adapter->dark[q->attr.port_num ? q->attr.port_num - 1 : 0];
+}
+
+/* What goes while the cable is out goes again at its times, until it is through or was sent too often. */
+static enum reach send_again(struct fake_qp *q, const struct fake_qp *other)
+{
+	uint64_t now = tt_now(), light = tt_max(dark_until(q), dark_until(other)), gap = 4096ull << q->attr.timeout;
+
+	if (!q->lost_at && now >= light)
+		return REACHED;
+	if (!q->lost_at)
+		q->lost_at = now;
+	for (uint64_t i = 1; q->attr.timeout && q->lost_at + i * gap <= now; i++) {
+		if (i > q->attr.retry_cnt && !q->context->adapter->is.patient)
+			return GIVEN_UP;
+		if (q->lost_at + i * gap < light)
+			continue;
+		q->lost_at = 0;
+		return REACHED;
+	}
+	return WAITS;
+}
 
 static enum reach reach_iwarp(struct fake_qp *q, struct fake_qp **out)
 {
 	struct fake_qp *other = fake_find_qp(q->peer);
 
-	if (!other || !is_up(other) || q->context->adapter->lost[0] < 0)
+	if (!other || !is_up(other) || q->context->adapter->lost[0] < 0 ||
+	    tt_now() < tt_max(dark_until(q), dark_until(other)))
 		return WAITS; /* as long as TCP does */
 	*out = other;
 	return is_cut(q) || is_cut(other) ? LOST : REACHED;
@@ -231,7 +263,7 @@ static enum reach reach(struct fake_qp *q, struct fake_qp **out)
 	if (is_cut(other) || !leads_to(q, other) || !leads_to(other, q) || q->attr.sq_psn != other->attr.rq_psn ||
 	    !is_partner(pkey_of(q), pkey_of(other)))
 		return LOST;
-	return REACHED;
+	return send_again(q, other);
 }
 
 static bool try_again(struct fake_qp *q, struct fake_request *r)
@@ -341,12 +373,16 @@ static enum ibv_wc_status land(const struct fake_qp *q, const struct fake_receiv
 /* A message, or the immediate of a write; true: something has happened. */
 static bool deliver(struct fake_qp *q, struct fake_qp *other, struct fake_request *r)
 {
-	struct fake_receive *e = take_receive(other);
+	bool begins = !other->arriving;
+	struct fake_receive *e = begins ? take_receive(other) : other->arriving;
 	struct ibv_wc wc = { .opcode = is_message(r) ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM, .byte_len = r->len,
 		             .src_qp = q->base.qp_num };
 
 	if (!e)
 		return lack_receive(q, other, r);
+	other->arriving = begins && fake_below(2) ? e : NULL;
+	if (other->arriving)
+		return true; /* the rest comes later */
 	wc.wr_id = e->wr_id;
 	if (r->wr.opcode & 1) {
 		wc.imm_data = r->wr.imm_data;
@@ -411,6 +447,15 @@ static bool move(struct fake_qp *q, struct fake_qp *other, struct fake_request *
 	return true;
 }
 
+/* What it sends, or the answer to what it reads, does not pass the switch behind the port. */
+static bool is_dropped(const struct fake_qp *q, const struct fake_qp *other, const struct fake_request *r)
+{
+	const struct fake_qp *from = is_read(r) ? other : q;
+	unsigned max = from->context->adapter->path_mtu[from->attr.port_num - 1];
+
+	return !is_iwarp(q) && max && tt_min(r->len, 128u << from->attr.path_mtu) > max;
+}
+
 /* Takes a request a step further; false: it waits. */
 static bool carry(struct fake_qp *q, struct fake_request *r)
 {
@@ -434,8 +479,12 @@ static bool carry(struct fake_qp *q, struct fake_request *r)
 	switch (reach(q, &other)) {
 	case WAITS: return false;
 	case LOST: return try_again(q, r);
-	case REACHED: q->tries = 0;
+	case GIVEN_UP: return die(q, NULL, r, IBV_WC_RETRY_EXC_ERR);
+	case REACHED: break;
 	}
+	if (is_dropped(q, other, r))
+		return try_again(q, r);
+	q->tries = 0;
 	bad = judge(q, other, r);
 	if (bad)
 		return die(q, other, r, bad);
