@@ -7,7 +7,7 @@
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 
-enum { ACK_TIMEOUT = 16, RNR_FOREVER = 7, RNR_TIMER = 12 /* 0.64 ms */,
+enum { RNR_FOREVER = 7, RNR_TIMER = 12 /* 0.64 ms */,
        RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 
 static struct tt_list *bucket(struct tt_verbs *net, uint32_t number)
@@ -83,13 +83,23 @@ int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 	return 0;
 }
 
-/* 4.096 us * 2^n, once more than it tries again: within the time that a connect may take. */
+/* An adapter sends a packet again each 4.096 us * 2^n, TT_VERBS_RETRIES times, and gives up after one more such time:
+ *
+ *     sent   again   again   again   again   again   again   gives up
+ *       |-------|-------|-------|-------|-------|-------|-------|      7 times 4.096 us * 2^n
+ *
+ * The smallest n whose whole time is at least 2/5 of the net's timeout: the last packet goes after 6/7 of that, which is
+ * more than a third of the timeout, and the adapter gives up after less than 4/5 of it. A link that comes back within a
+ * third of TUTTI_SILENCE has cost nothing, and the adapter still says why before the rank counts as silent. NCCL takes
+ * n = 20 (30 s), for reroutes by a subnet manager and switches that restart. */
 static uint8_t ack_timeout(const struct tt_verbs *net)
 {
-	unsigned n = ACK_TIMEOUT;
+	const char *set = tt_env(TT_VERBS_RETRY);
+	uint64_t least = set ? strtoull(set, NULL, 10) * TT_MS : net->door.timeout / 5 * 2;
+	unsigned n = 8;
 
-	while (n > 8 && (4096ull << n) * (TT_VERBS_RETRIES + 1) > net->door.timeout)
-		n--;
+	while (n < 31 && (4096ull << n) * (TT_VERBS_RETRIES + 1) < least)
+		n++;
 	return (uint8_t)n;
 }
 

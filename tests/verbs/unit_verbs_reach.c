@@ -1,0 +1,134 @@
+/* unit_verbs_reach.c - which ways between two adapters work, and which breaks of a way cost nothing: links that are down
+ * for seconds, ports of other kinds, partitions, routers, small MTUs on the way; over adapters that are not there */
+#include "tests/verbs/nets.h"
+#include "tests/harness/ranks.h"
+#include "transport/verbs/verbs_private.h"
+#include <stdlib.h>
+
+static void plug_default(void)
+{
+	fake_plug(fake_devices, FAKE_DEVICES);
+	use_tcp();
+}
+
+/* ---- a link that is down for a while ---- */
+
+static const struct { unsigned silence; const char *setting; unsigned n; } windows[] = {
+	{ 10000, NULL, 18 }, { 60000, NULL, 20 }, { 5000, NULL, 17 }, { 500, NULL, 13 }, { 86400000, NULL, 31 },
+	{ 10000, "30000", 20 }, { 10000, "1000", 16 }, { 60000, "10", 9 },
+};
+
+/* The smallest n whose time, 7 * 4.096 us * 2^n, is long enough. */
+static void check_windows(void)
+{
+	for (size_t i = 0; i < TT_COUNT(windows); i++) {
+		uint64_t wanted = windows[i].setting ? strtoull(windows[i].setting, NULL, 10) * TT_MS
+		                                     : windows[i].silence * TT_MS * 2 / 5;
+		uint64_t time = (4096ull << windows[i].n) * (TT_VERBS_RETRIES + 1);
+		row_name = "windows";
+		timeout_ms = windows[i].silence;
+		if (windows[i].setting)
+			setenv("TUTTI_VERBS_RETRY", windows[i].setting, 1);
+		open_nets(1);
+		for (int k = 0; fake_qp(k) && strcmp(devices[0], "fake_iwarp0") != 0; k++)
+			CU_ASSERT_EQUAL(fake_attr(fake_qp(k)).timeout, windows[i].n);
+		CU_ASSERT((time >= wanted || windows[i].n == 31) && time / 2 < wanted);
+		close_nets();
+		unsetenv("TUTTI_VERBS_RETRY");
+	}
+	timeout_ms = 20000;
+}
+
+static void test_windows(void) { each_way(check_windows); }
+
+enum { FLAP_SILENCE = 6600 };
+
+/* The link is down for a third of the silence, while bytes move both ways: they arrive late. */
+static void flap(void)
+{
+	struct op ops[6];
+
+	row_name = "flap";
+	timeout_ms = FLAP_SILENCE;
+	open_nets(1);
+	fake_cut(devices[0], 1, FLAP_SILENCE / 3);
+	uint64_t begun = tt_now();
+	for (int i = 0; i < 6; i += 2) {
+		put_to(0, 1, &ops[i]);
+		send_to(1, 0, &ops[i + 1]);
+	}
+	for (int i = 0; i < 6; i++) {
+		UNTIL(ops[i].dones);
+		CU_ASSERT_EQUAL(ops[i].op.err, 0);
+	}
+	CU_ASSERT(tt_now() - begun >= FLAP_SILENCE / 3 * TT_MS && !memcmp(nets[1].memory, nets[0].memory, SIZE));
+	UNTIL(nets[0].messages == 3);
+	CU_ASSERT(!nets[0].downs && !nets[1].downs);
+	check_others();
+	close_nets();
+	timeout_ms = 20000;
+}
+
+static void test_flap(void) { each_way(flap); }
+
+/* A link that stays down ends what goes over it, before the silence does. */
+static void test_cut(void)
+{
+	struct op op;
+
+	row_name = "cut";
+	timeout_ms = 1000;
+	open_nets(1);
+	fake_cut(devices[0], 1, 10000);
+	uint64_t begun = tt_now();
+	put_to(0, 1, &op);
+	UNTIL(op.dones && nets[0].downs);
+	uint64_t took = tt_now() - begun;
+	CU_ASSERT(op.op.err == -ECONNRESET && says(nets[0].why, "does not acknowledge"));
+	CU_ASSERT(took >= 400 * TT_MS);
+	nets[2].peer[0] = nets[0].peer[2]; /* whatever happened to it */
+	nets[2].peer[0] = NULL;
+	close_nets();
+	timeout_ms = 20000;
+}
+
+/* The same in a job: no rank is lost, and all sums are right. */
+static atomic_int cut_now;
+
+static void sum_on(tutti *job)
+{
+	uint64_t end = tt_now() + FLAP_SILENCE / 2 * TT_MS;
+	double more = 1;
+
+	for (double round = 0; more; round++) {
+		double v[2] = { tutti_rank(job) + round, tt_now() < end }, sum[2] = { 0 };
+		if (round == 10 && !atomic_exchange(&cut_now, 1))
+			fake_cut("fake_ib0", 1, FLAP_SILENCE / 3);
+		CHECK(tutti_allreduce(job, v, sum, 2, TUTTI_F64, TUTTI_SUM, NULL) == 0);
+		CHECK(sum[0] == 3 + 3 * round);
+		more = sum[1];
+		if (sum[0] != 3 + 3 * round)
+			break;
+	}
+	CHECK(tutti_size(job) == 3);
+}
+
+static void test_job(void)
+{
+	atomic_store(&cut_now, 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "verbs", .devices = "fake_ib0",
+	                                          .silence_ms = FLAP_SILENCE, .program = sum_on }), 0);
+}
+
+static CU_TestInfo reach_tests[] = {
+	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut },
+	{ "a job's link is down", test_job }, CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = { { "reach", NULL, NULL, NULL, NULL, reach_tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv)
+{
+	tt_verbs_instead = &tt_fake_verbs;
+	plug_default();
+	return run_suites(suites, argc, argv);
+}
