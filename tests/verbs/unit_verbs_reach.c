@@ -120,9 +120,87 @@ static void test_job(void)
 	                                          .silence_ms = FLAP_SILENCE, .program = sum_on }), 0);
 }
 
+/* ---- one link for all ranks ---- */
+
+static char folder[] = "/tmp/tutti-sysfs-XXXXXX";
+
+static void choose(int node, char name[TT_DEVICE_NAME])
+{
+	char list[TT_DEVICES][TT_DEVICE_NAME];
+
+	CU_ASSERT_EQUAL(tt_verbs.choose(node, 0, list), 1);
+	snprintf(name, TT_DEVICE_NAME, "%s", list[0]);
+}
+
+/* A host of two sockets: a fast port at node 901, another one at node 902. `near`: what InfiniBand is */
+static struct fake_device device_at(const char *name, int kind, int node, int width, int speed)
+{
+	struct fake_device d = fake_devices[kind];
+
+	d.name = name;
+	d.numa = node;
+	d.port[0].width = (uint8_t)width;
+	d.port[0].speed = (uint8_t)speed;
+	return d;
+}
+
+enum { IB, ROCE, IWARP, X1 = 1, X4 = 2, FDR = 16, EDR = 32, HDR = 64 };
+
+static const struct two { int kind[2], width[2], speed[2]; const char *taken[2]; } hosts[] = {
+	{ { IB, ROCE }, { X4, X1 }, { HDR, EDR }, { "one", "one" } },     /* 200G and a port that manages the host */
+	{ { ROCE, ROCE }, { X4, X1 }, { HDR, EDR }, { "one", "one" } },
+	{ { ROCE, ROCE }, { X4, X4 }, { HDR, EDR }, { "one", "two" } },   /* half as fast is fast enough */
+	{ { IB, IB }, { X4, X4 }, { HDR, HDR }, { "one", "two" } },
+	{ { IB, ROCE }, { X4, X4 }, { HDR, HDR }, { "one", "one" } },
+	{ { IWARP, ROCE }, { X4, X4 }, { HDR, HDR }, { "two", "two" } },
+};
+
+static void put_across(void)
+{
+	struct op op;
+
+	put_to(0, 1, &op);
+	UNTIL(op.dones);
+	CU_ASSERT(op.op.err == 0 && !memcmp(nets[0].memory, nets[1].memory, SIZE));
+}
+
+/* A rank of each socket, on two hosts alike: what they choose, they connect by. */
+static void test_sockets(void)
+{
+	char names[2][TT_DEVICE_NAME];
+
+	CU_ASSERT_FATAL(mkdtemp(folder) != NULL);
+	for (size_t i = 0; i < TT_COUNT(hosts); i++) {
+		const struct two *h = &hosts[i];
+		row_name = "sockets";
+		fake_plug((struct fake_device[]){
+			device_at("one", h->kind[0], 901, h->width[0], h->speed[0]),
+			device_at("two", h->kind[1], 902, h->width[1], h->speed[1]) }, 2);
+		fake_sysfs(folder);
+		for (int k = 0; k < 2; k++) {
+			choose(901 + k, names[k]);
+			CU_ASSERT(!strncmp(names[k], h->taken[k], 3));
+			devices[k] = names[k];
+		}
+		if (h->kind[0] != h->kind[1]) {
+			CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+			connect_to(1);
+			UNTIL(nets[0].ups + nets[0].downs == 1);
+			CU_ASSERT_FATAL(nets[0].ups == 1);
+			UNTIL(nets[1].ups == 1);
+			put_across();
+			close_nets();
+		}
+	}
+	plug_default();
+	char command[64];
+	snprintf(command, sizeof command, "rm -r %s", folder);
+	CU_ASSERT(system(command) == 0);
+}
+
 static CU_TestInfo reach_tests[] = {
 	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut },
-	{ "a job's link is down", test_job }, CU_TEST_INFO_NULL,
+	{ "a job's link is down", test_job }, { "sockets", test_sockets }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "reach", NULL, NULL, NULL, NULL, reach_tests }, CU_SUITE_INFO_NULL };
 

@@ -153,11 +153,6 @@ static void begin_terms(struct tt_verbs_peer *p)
 	tell(p, bytes, sizeof bytes);
 }
 
-static const char *name_link(uint8_t link)
-{
-	return link == TT_VERBS_IWARP ? "iWARP" : link == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand";
-}
-
 static bool is_sane(const struct tt_verbs_end *e)
 {
 	return e->number && e->number < 1 << 24 && e->psn < 1 << 24 && e->credits > 1 && e->piece >= 1024 &&
@@ -177,7 +172,8 @@ static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_en
 		snprintf(why, size, "what it says of its queue pair is nonsense");
 	else if (e->link != tt_verbs_link(p->net))
 		snprintf(why, size, "its port is %s and this side's, %s, is %s: name the devices in "
-		         "TUTTI_VERBS_DEVICES", name_link(e->link), p->net->name, name_link(tt_verbs_link(p->net)));
+		         "TUTTI_VERBS_DEVICES", tt_verbs_link_name(e->link), p->net->name,
+		         tt_verbs_link_name(tt_verbs_link(p->net)));
 	else if (!*e->address != !p->net->cm)
 		snprintf(why, size, "librdmacm connects on one side alone: set TUTTI_VERBS_CONNECT to the same on all "
 		         "hosts");

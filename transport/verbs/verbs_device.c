@@ -12,13 +12,20 @@ struct port { /* of any device */
 	uint8_t number; /* 0: unknown, as the device cannot be asked */
 	bool wanted;    /* TUTTI_VERBS_DEVICES names it, or is not set */
 	int numa, distance; /* distance: of its NUMA node from the rank's */
+	uint8_t link;   /* 1 InfiniBand, 2 Ethernet, 3 iWARP: ports of another link do not reach it */
 	unsigned mbps;
+	bool slow;      /* another one of its link is more than twice as fast */
 	uint64_t network; /* ports of another one do not reach it; the same: they may */
 	char why[200]; /* it cannot be used; empty: it can */
 	char note[96]; /* its address */
 };
 
 static bool is_iwarp(const struct ibv_context *c) { return c->device->transport_type == IBV_TRANSPORT_IWARP; }
+
+const char *tt_verbs_link_name(uint8_t link)
+{
+	return link == TT_VERBS_IWARP ? "iWARP" : link == IBV_LINK_LAYER_ETHERNET ? "RoCE" : "InfiniBand";
+}
 
 /* The port's address */
 
@@ -189,6 +196,7 @@ static void describe_port(const struct tt_verbs_library *l, struct ibv_context *
 	int err = read_port(l, device, &port);
 
 	p->mbps = rate_of(&port.attr);
+	p->link = is_iwarp(device) ? TT_VERBS_IWARP : port.attr.link_layer;
 	p->network = port.attr.link_layer != IBV_LINK_LAYER_ETHERNET ? port.gid.global.subnet_prefix :
 	             is_iwarp(device) ? TT_VERBS_IWARP : IBV_LINK_LAYER_ETHERNET;
 	if (*p->why)
@@ -321,12 +329,26 @@ static int distance_of(int node, int from)
 	return distance ? distance : 20;
 }
 
-/* Those that can be used first; of these the nearest, then the fastest. 0: they are alike */
+/* Those that can be used first. Of these first what all ranks of a job see alike, on whatever core: InfiniBand before
+ * RoCE before iWARP, for they do not reach each other, and what is half as fast as the fastest or more, for a slow port
+ * is there to manage the host. Only then what is near, then what is fast. 0: they are alike */
 static int compare(const struct port *a, const struct port *b)
 {
 	if (!*a->why != !*b->why)
 		return *a->why ? 1 : -1;
+	if (a->link != b->link)
+		return a->link - b->link;
+	if (a->slow != b->slow)
+		return a->slow - b->slow;
 	return a->distance != b->distance ? a->distance - b->distance : (int)(b->mbps / 100) - (int)(a->mbps / 100);
+}
+
+static void find_slow(struct port *ports, int n)
+{
+	for (int i = 0; i < n; i++)
+		for (int k = 0; k < n; k++)
+			ports[i].slow |= !*ports[k].why && ports[k].link == ports[i].link &&
+			                 ports[i].mbps && ports[i].mbps < ports[k].mbps / 2; /* 0: unknown */
 }
 
 /* All ports of the devices (opened: of those alone), the best first; `usable` of them can be used. -EINVAL: `names` has
@@ -337,11 +359,13 @@ static int find_best(const struct tt_verbs_library *l, const char *opened, const
 	int n = find_ports(l, opened, ports, PORTS_MAX), err = mark_wanted(l, names, ports, n);
 
 	*usable = 0;
+	for (int i = 0; !err && i < n; i++)
+		if (!ports[i].wanted && !*ports[i].why)
+			snprintf(ports[i].why, sizeof ports[i].why, "TUTTI_VERBS_DEVICES does not name it");
+	find_slow(ports, n);
 	for (int i = 0, j; !err && i < n; i++) {
 		struct port p = ports[i];
 		p.distance = distance_of(p.numa, node);
-		if (!p.wanted && !*p.why)
-			snprintf(p.why, sizeof p.why, "TUTTI_VERBS_DEVICES does not name it");
 		*usable += !*p.why;
 		for (j = i; j && compare(&p, &ports[j - 1]) < 0; j--)
 			ports[j] = ports[j - 1];
@@ -374,6 +398,19 @@ int tt_verbs_choose(int node, int turn, char (*out)[TT_DEVICE_NAME])
 	return err < 0 ? err : n;
 }
 
+/* Why ranks on this process's cores take the other one. */
+static void say_why_not(struct port *p, const struct port *taken)
+{
+	if (p->link != taken->link)
+		snprintf(p->why, sizeof p->why, "all ranks take %s, as %.60s, before %s",
+		         tt_verbs_link_name(taken->link), taken->name, tt_verbs_link_name(p->link));
+	else if (p->slow != taken->slow)
+		snprintf(p->why, sizeof p->why, "%.60s is more than twice as fast", taken->name);
+	else
+		snprintf(p->why, sizeof p->why, "to ranks on these cores %.60s is %s", taken->name,
+		         p->distance > taken->distance ? "nearer" : "as near, and faster");
+}
+
 int tt_verbs_list(struct tt_device *list, int max)
 {
 	const struct tt_verbs_library *l = tt_verbs_load();
@@ -384,8 +421,7 @@ int tt_verbs_list(struct tt_device *list, int max)
 	for (int i = 0; i < n && i < max; i++) {
 		struct port *p = &ports[i], *last = &ports[nets_of(names, usable) - 1];
 		if (!*p->why && compare(p, last) > 0)
-			snprintf(p->why, sizeof p->why, "to ranks on these cores %.60s is %s", last->name,
-			         p->distance > last->distance ? "nearer" : "as near, and faster");
+			say_why_not(p, last);
 		list[i] = (struct tt_device){ .numa = p->numa, .mbps = p->mbps };
 		snprintf(list[i].name, sizeof list->name, "%.31s", p->name);
 		snprintf(list[i].note, sizeof list->note, "%s%.140s", *p->why ? "not used: " : p->note, p->why);

@@ -245,6 +245,7 @@ void tt_verbs_lose(struct tt_verbs_peer *, int err, const char *why);
 void tt_verbs_drained(struct tt_verbs_peer *); /* its queue pair takes no more receives */
 
 /* verbs_device.c */
+const char *tt_verbs_link_name(uint8_t link);
 int tt_verbs_list(struct tt_device *, int max);
 int tt_verbs_choose(int node, int turn, char (*names)[TT_DEVICE_NAME]);
 int tt_verbs_open_device(struct tt_verbs *, const char *device); /* fills in device, attr, port, name */
