@@ -763,8 +763,7 @@ static void test_inline_stays(void)
 
 static struct tt_verbs_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_verbs_peer, base); }
 
-/* b's message has come when a disconnects and has not looked. Within the turn in which a looks, the next queue pair
- * gets the number. */
+/* b's message has come when a disconnects and has not looked. No later queue pair gets the number, and the message. */
 static void test_number_again(void)
 {
 	struct tt_peer *before;
@@ -786,7 +785,7 @@ static void test_number_again(void)
 	tt_verbs.disconnect(before);
 	CU_ASSERT(op.op.err == 0 && nets[0].messages == 0);
 	tt_verbs.progress(nets[0].net);
-	CU_ASSERT(p->qp && p->qp->qp_num == number);
+	CU_ASSERT(p->qp && p->qp->qp_num != number); /* which is free when the first one has given back all */
 	UNTIL(nets[0].ups == 3 && nets[1].ups == 2);
 	CU_ASSERT(nets[0].messages == 0 && nets[0].downs == 0);
 	check_others();
@@ -1402,6 +1401,8 @@ static void connect_often(void)
 		tt_verbs.disconnect(nets[!first].peer[first]);
 		nets[0].peer[1] = nets[1].peer[0] = NULL;
 		if (i == connects / 7) {
+			for (uint64_t end = tt_now() + 100 * TT_MS; tt_now() < end; turn())
+				; /* a queue pair goes some time after its connection */
 			objects = count_objects();
 			files = count_files();
 			before = memory_used();

@@ -198,9 +198,59 @@ static void test_sockets(void)
 	CU_ASSERT(system(command) == 0);
 }
 
+/* ---- receives that a queue pair takes along ---- */
+
+static uint32_t receives_of(const struct net *n, uint32_t *all)
+{
+	const struct tt_verbs *v = tt_container_of(n->net, const struct tt_verbs, base);
+
+	*all = v->share_count * TT_VERBS_CREDITS;
+	return fake_waiting(v->srq) + v->again_count;
+}
+
+static bool is_whole(const struct net *n)
+{
+	uint32_t all, there = receives_of(n, &all);
+
+	return there == all;
+}
+
+/* Either side closes while messages of the other one arrive. All receives are there afterwards. */
+static void close_often(void)
+{
+	enum { BURST = 8 };
+	int times = getenv("TEST_CONNECTS") ? atoi(getenv("TEST_CONNECTS")) : 600;
+	struct op ops[2][BURST];
+
+	row_name = "pool";
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	for (int i = 0; i < times; i++) {
+		nets[0].ups = nets[1].ups = nets[1].downs = nets[0].downs = 0;
+		connect_to(1);
+		UNTIL(nets[0].ups == 1 && nets[1].ups == 1);
+		for (int k = 0; k < 2 * BURST; k++)
+			send_to(k % 2, !(k % 2), &ops[k % 2][k / 2]);
+		for (int k = i % 5; k; k--)
+			turn();
+		int first = i % 2;
+		tt_verbs.disconnect(nets[first].peer[!first]);
+		for (int k = 0; k < BURST; k++)
+			CU_ASSERT(ops[first][k].dones == 1);
+		UNTIL(nets[!first].downs == 1);
+		CU_ASSERT(!nets[first].downs);
+		tt_verbs.disconnect(nets[!first].peer[first]);
+		nets[0].peer[1] = nets[1].peer[0] = NULL;
+	}
+	UNTIL(is_whole(&nets[0]) && is_whole(&nets[1]));
+	close_nets();
+}
+
+static void test_pool(void) { each_way(close_often); }
+
 static CU_TestInfo reach_tests[] = {
 	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut },
-	{ "a job's link is down", test_job }, { "sockets", test_sockets }, CU_TEST_INFO_NULL,
+	{ "a job's link is down", test_job }, { "sockets", test_sockets }, { "pool", test_pool }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "reach", NULL, NULL, NULL, NULL, reach_tests }, CU_SUITE_INFO_NULL };
 

@@ -12,6 +12,7 @@
 
 enum { POLL_EVERY = 256 }; /* turns between two looks at the sockets */
 #define DYING (1000 * TT_MS) /* an adapter gives everything back in less */
+#define FLUSHING (10 * TT_MS) /* and requests alone in some microseconds */
 #define DRAINING (20 * TT_MS) /* and says so, if it ever does, in much less: rxe does not */
 
 static struct tt_verbs_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_verbs_peer, base); }
@@ -91,16 +92,17 @@ void tt_verbs_drained(struct tt_verbs_peer *p)
 	tt_list_append_once(&p->net->ops.ready, &p->ops.ready);
 }
 
-/* A broken peer is down when its queue pair has given back all: requests, and the receives that it has taken. */
+/* A broken peer is down when its queue pair has given back all: requests, and the receives that it has taken. One of
+ * which the caller has let go goes then. */
 static void look(struct tt_flight *ops)
 {
 	struct tt_verbs_peer *p = tt_container_of(ops, struct tt_verbs_peer, ops);
 	bool stranger = p->shake.accepted && p->stage < TT_VERBS_UP;
 
 	tt_flight_drain(ops);
-	if (!ops->broken || p->stage == TT_VERBS_DOWN || p->signals || p->fetching)
+	if (!ops->broken || (p->stage == TT_VERBS_DOWN && !p->left) || p->signals || p->fetching)
 		return;
-	if (stranger) {
+	if (stranger || p->left) {
 		tt_verbs_peer_free(p);
 		return;
 	}
@@ -108,6 +110,28 @@ static void look(struct tt_flight *ops)
 	tt_flight_down(ops);
 }
 
+static void end_at_once(struct tt_verbs_peer *p)
+{
+	cut_off(p);
+	tt_flight_fail(&p->ops);
+	tt_verbs_peer_free(p);
+}
+
+/* The queue pair stops, and the adapter has done with the memory of all requests. false: it does not say so in time. */
+static bool give_back_requests(struct tt_verbs_peer *p)
+{
+	uint64_t end = tt_now() + FLUSHING;
+	struct tt_sentence before = tt_last_sentence();
+
+	tt_verbs_lose(p, -ECONNRESET, "this side has closed the connection");
+	tt_remember(before.text); /* this is no failure of the caller's */
+	while (p->signals && tt_now() < end)
+		tt_verbs_take_back(p);
+	return !p->signals;
+}
+
+/* A queue pair that is destroyed takes along the receives that it has fetched, which are all peers'. So one that may
+ * have some goes when it has given them back, without the caller. */
 static void disconnect(struct tt_peer *base)
 {
 	struct tt_verbs_peer *p = peer_of(base);
@@ -115,10 +139,15 @@ static void disconnect(struct tt_peer *base)
 	bool was_inside = net->inside;
 
 	net->inside = true;
-	cut_off(p);
-	tt_flight_fail(&p->ops);
+	if (p->fetching && give_back_requests(p)) {
+		p->left = true;
+		p->stage = TT_VERBS_DOWN;
+		tt_flight_fail(&p->ops);
+		tt_verbs_give_share(p);
+	} else {
+		end_at_once(p);
+	}
 	net->inside = was_inside;
-	tt_verbs_peer_free(p);
 }
 
 /* What takes too long */
@@ -340,8 +369,9 @@ static void close_net(struct tt_net *base)
 {
 	struct tt_verbs *net = tt_verbs_of(base);
 
+	net->inside = true;
 	while (!tt_list_empty(&net->peers))
-		disconnect(&tt_container_of(net->peers.next, struct tt_verbs_peer, all)->base);
+		end_at_once(tt_container_of(net->peers.next, struct tt_verbs_peer, all));
 	let_go(net);
 	tt_verbs_close_pins(net);
 	free(net->backlog);

@@ -161,6 +161,7 @@ static bool join(struct tt_verbs_peer *p)
 	errno = err;
 	if (err)
 		fail(p, "prepare the queue pair");
+	p->fetching = !err;
 	return !err;
 }
 

@@ -228,6 +228,14 @@ int tt_verbs_take_share(struct tt_verbs *net, struct tt_verbs_share **out)
 	return 0;
 }
 
+void tt_verbs_give_share(struct tt_verbs_peer *p)
+{
+	tt_verbs_forget_requests(p);
+	if (p->share)
+		tt_list_append(&p->net->spare_shares, &p->share->node);
+	p->share = NULL;
+}
+
 /* When the queues are gone. */
 void tt_verbs_close_memory(struct tt_verbs *net)
 {

@@ -198,6 +198,7 @@ struct tt_verbs_peer {
 	uint8_t reads, serves;      /* READs that this end asks for, and serves, at once */
 
 	struct ibv_qp *qp;
+	bool left;                  /* by the caller: it goes when it has given back what it fetched */
 	bool fetching;              /* qp may take receives: the adapter has not said that it has its last */
 	struct tt_verbs_share *share;
 	uint32_t psn, generation;
@@ -289,6 +290,7 @@ int tt_verbs_open_arena(struct tt_verbs *);
 void tt_verbs_close_memory(struct tt_verbs *);  /* pins and regions are empty from here on, */
 void tt_verbs_close_pins(struct tt_verbs *);    /* and gone */
 int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);
+void tt_verbs_give_share(struct tt_verbs_peer *); /* the adapter has none of its requests any more */
 void tt_verbs_receive_again(struct tt_verbs *, uint64_t wr_id);
 void tt_verbs_post_receives(struct tt_verbs *);
 #define TT_VERBS_UNLIMITED "Put the line '* - memlock unlimited' into /etc/security/limits.conf, or " \
@@ -313,6 +315,7 @@ void tt_verbs_forget_requests(struct tt_verbs_peer *);
 /* verbs_receive.c */
 int tt_verbs_poll(struct tt_verbs *);             /* looks at all completions; 0 or -errno */
 void tt_verbs_set_aside(struct tt_verbs *);       /* polls all completions, to be looked at later */
+void tt_verbs_take_back(struct tt_verbs_peer *);  /* likewise, but looks at those of its requests */
 
 /* verbs_failure.c */
 const char *tt_verbs_explain(const struct tt_verbs_peer *, const struct ibv_wc *, char *text, size_t size);

@@ -186,8 +186,5 @@ void tt_verbs_drop_queue(struct tt_verbs_peer *p)
 		p->qp = NULL;
 	}
 	tt_verbs_part(p);
-	tt_verbs_forget_requests(p);
-	if (p->share)
-		tt_list_append(&p->net->spare_shares, &p->share->node);
-	p->share = NULL;
+	tt_verbs_give_share(p);
 }

@@ -246,3 +246,17 @@ void tt_verbs_set_aside(struct tt_verbs *net)
 		net->backlog_count += n > 0 ? (unsigned)n : 0;
 	} while (n == TT_VERBS_BATCH);
 }
+
+void tt_verbs_take_back(struct tt_verbs_peer *p)
+{
+	struct tt_verbs *net = p->net;
+
+	tt_verbs_set_aside(net);
+	for (unsigned i = 0; i < net->backlog_count; i++) {
+		struct ibv_wc *wc = &net->backlog[i];
+		if (!(wc->wr_id & 1) || wc->qp_num != p->qp->qp_num)
+			continue;
+		end_request(p, wc);
+		wc->qp_num = 0; /* nobody's any more */
+	}
+}
