@@ -248,9 +248,96 @@ static void close_often(void)
 
 static void test_pool(void) { each_way(close_often); }
 
+/* ---- a switch between with a small MTU ---- */
+
+/* Two hosts: a and c have fake_ib1. */
+static void plug_two(int kind)
+{
+	struct fake_device two[2] = { fake_devices[kind], fake_devices[kind] };
+
+	two[0].name = "fake_a";
+	two[1].name = "fake_b";
+	two[1].port[0].lid = kind == IB ? 9 : 0;
+	two[1].port[0].gids[0].text = "fe80::2:c903:0:91";
+	if (kind == ROCE)
+		two[1].port[0].gids[1].text = "::ffff:10.9.0.91";
+	two[1].port[0].ip = "10.9.0.91";
+	fake_plug(two, 2);
+	devices[0] = devices[2] = "fake_a";
+	devices[1] = "fake_b";
+}
+
+/* What leaves a, b or both in full packets is lost: neither side is up, so that the pair takes another way. */
+static void connect_through(int ways, uint64_t seed)
+{
+	timeout_ms = 500;
+	fake_seed(seed);
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	if (ways & 1)
+		fake_path_mtu("fake_a", 1, 1500);
+	if (ways & 2)
+		fake_path_mtu("fake_b", 1, 1500);
+	connect_to(1);
+	UNTIL(nets[0].ups + nets[0].downs);
+	CU_ASSERT(nets[0].err == -EHOSTUNREACH || nets[0].err == -ETIMEDOUT);
+	CU_ASSERT(nets[0].downs == 1 && !nets[0].ups && !nets[1].ups);
+	CU_ASSERT(says(nets[0].why, "the MTU of all that is between"));
+	settle();
+	CU_ASSERT(!nets[1].ups && !nets[1].downs);
+	close_nets();
+	timeout_ms = 20000;
+}
+
+static void test_small_mtu(void)
+{
+	row_name = "a small MTU between";
+	for (int kind = IB; kind <= ROCE; kind++) {
+		plug_two(kind);
+		for (int ways = 1; ways < 4; ways++)
+			for (uint64_t seed = 0; seed < SEEDS; seed++)
+				connect_through(ways, seed);
+		fake_seed(1); /* what fits goes */
+		CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+		fake_path_mtu("fake_a", 1, 4096);
+		connect_to(1);
+		UNTIL(nets[0].ups == 1 && nets[1].ups == 1);
+		put_across();
+		close_nets();
+	}
+	plug_default();
+}
+
+/* In a job: the ranks take TCP, and nobody is lost. */
+static void make_narrow(void) { fake_path_mtu("fake_ib0", 1, 2048); }
+
+static void put_much(tutti *job)
+{
+	enum { LEN = 100000 };
+	char *at = calloc(2, LEN);
+	tutti_window *w;
+	tutti_peer p;
+	int next = (tutti_rank(job) + 1) % 3;
+
+	memset(at + LEN, 'a' + tutti_rank(job), LEN);
+	CHECK(tutti_window_open(job, "w", at, LEN, &w) == 0);
+	CHECK(tutti_put(w, next, 0, at + LEN, LEN, NULL) == 0 && tutti_barrier(job, NULL) == 0);
+	CHECK(at[0] == 'a' + (tutti_rank(job) + 2) % 3 && at[LEN - 1] == at[0]);
+	CHECK(tutti_group_peer(job, next, &p) == 0 && !strcmp(p.transport, "tcp"));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	free(at);
+}
+
+static void test_narrow_job(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "verbs", .devices = "fake_ib0", .silence_ms = 5000,
+	                                          .prepare = make_narrow, .program = put_much }), 0);
+}
+
 static CU_TestInfo reach_tests[] = {
 	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut },
-	{ "a job's link is down", test_job }, { "sockets", test_sockets }, { "pool", test_pool }, CU_TEST_INFO_NULL,
+	{ "a job's link is down", test_job }, { "sockets", test_sockets }, { "pool", test_pool },
+	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "reach", NULL, NULL, NULL, NULL, reach_tests }, CU_SUITE_INFO_NULL };
 

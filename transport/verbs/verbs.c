@@ -169,8 +169,7 @@ static void review(struct tt_verbs_peer *p, uint64_t now)
 static const char *word_late(enum tt_verbs_stage stage)
 {
 	if (stage == TT_VERBS_PROBE)
-		return "its adapter has acknowledged nothing: look at both ports' GIDs and MTU and, with RoCE, at "
-		       "firewalls (UDP port 4791) and flow control;";
+		return "no full packet went through both ways: " TT_VERBS_BETWEEN ";";
 	if (stage == TT_VERBS_MEET)
 		return "librdmacm has not connected the adapters: look at the routes and, with iWARP, whether a "
 		       "firewall lets TUTTI_PORTS through;";

@@ -4,7 +4,7 @@
  *     WAIT      TERMS -->  <-- TERMS    number, PSN, LID, GID, MTU, limits: both take the smaller
  *     MEET      librdmacm connects, where it has to: see verbs_cm.c
  *     READY     READY -->  <-- READY    the queue pair takes what comes
- *     PROBE     a message by the queue pair is acknowledged: the adapters reach each other
+ *     PROBE     a full message by the queue pair goes each way: the adapters, and all between, let it through
  *     UP        the socket stays open; its end tells that the process has gone
  *
  * A fabric that does not lead to the peer is found out before up(): the ranks then take the next transport.
@@ -233,6 +233,14 @@ void tt_verbs_ready(struct tt_verbs_peer *p)
 		probe(p);
 }
 
+/* On iWARP the answer to the first message is one of the other end's. */
+void tt_verbs_prove(struct tt_verbs_peer *p, bool *way)
+{
+	*way = true;
+	if (p->stage == TT_VERBS_PROBE && !p->ops.broken && p->told && (p->heard || p->net->iwarp))
+		tt_verbs_come_up(p);
+}
+
 void tt_verbs_come_up(struct tt_verbs_peer *p)
 {
 	p->stage = TT_VERBS_UP;
@@ -264,6 +272,15 @@ static void take_word(struct tt_verbs_peer *p)
 	}
 }
 
+static const char *word_end(enum tt_verbs_stage stage)
+{
+	if (stage == TT_VERBS_PROBE)
+		return "it closed the connection before a full packet had gone through both ways: " TT_VERBS_BETWEEN
+		       "; and at its log";
+	return stage < TT_VERBS_UP ? "it closed the connection before all was agreed: its log says why" :
+	                             "it has ended, or closed the connection";
+}
+
 void tt_verbs_hear(struct tt_verbs_peer *p)
 {
 	if (p->ops.broken || p->stage == TT_VERBS_DOWN)
@@ -279,9 +296,7 @@ void tt_verbs_hear(struct tt_verbs_peer *p)
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
 		if (n <= 0) {
-			tt_verbs_hang_up(p, -ECONNRESET, p->stage < TT_VERBS_UP ?
-			                 "it closed the connection before all was agreed: its log says why" :
-			                 "it has ended, or closed the connection");
+			tt_verbs_hang_up(p, -ECONNRESET, word_end(p->stage));
 			return;
 		}
 		p->got += (size_t)n;

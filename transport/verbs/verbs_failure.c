@@ -36,10 +36,13 @@ const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc 
 	const struct tt_verbs *net = p->net;
 	char gid[INET6_ADDRSTRLEN] = "";
 
+	/* the first message is as long as a packet may be */
+	bool first = p->stage < TT_VERBS_UP && wc->status == IBV_WC_RETRY_EXC_ERR;
 	inet_ntop(AF_INET6, net->port.gid.raw, gid, sizeof gid);
-	snprintf(text, size, "%s (%s, status %d, vendor error 0x%x, on %s, GID %d %s). Look at %s", m->what,
+	snprintf(text, size, "%s (%s, status %d, vendor error 0x%x, on %s, GID %d %s)%s%s",
+	         first ? "a full packet does not get through to it" : m->what,
 	         net->library->wc_status_str(wc->status), wc->status, wc->vendor_err, net->name, net->port.gid_index,
-	         gid, m->look);
+	         gid, first ? ": " : ". Look at ", first ? TT_VERBS_BETWEEN : m->look);
 	return text;
 }
 

@@ -155,7 +155,9 @@ static void free_block(const struct tt_verbs *net, struct ibv_mr *mr)
 
 int tt_verbs_open_arena(struct tt_verbs *net)
 {
-	net->arena = make_block(net, "an arena", TT_VERBS_BOUNCES * TT_VERBS_BOUNCE, 0, &net->arena_mr);
+	/* zeros behind the arena fill the message that tries a new connection */
+	net->arena = make_block(net, "an arena", TT_VERBS_BOUNCES * TT_VERBS_BOUNCE + TT_VERBS_RECEIVE, 0,
+	                        &net->arena_mr);
 	/* on iWARP the answer to a READ is a write of the other end's, to a key that this end has told it */
 	if (net->iwarp && !make_block(net, "two words", 16, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
 	                              &net->words))

@@ -166,7 +166,7 @@ enum tt_verbs_stage {
 	TT_VERBS_WAIT,              /* the other end's terms are awaited */
 	TT_VERBS_MEET,              /* librdmacm */
 	TT_VERBS_READY,             /* its READY */
-	TT_VERBS_PROBE,             /* the acknowledgement of a first message: the adapters reach each other */
+	TT_VERBS_PROBE,             /* a first message each way: the adapters reach each other */
 	TT_VERBS_UP, TT_VERBS_DOWN,
 };
 
@@ -192,6 +192,7 @@ struct tt_verbs_peer {
 	uint8_t terms[TT_VERBS_TERMS_SIZE]; /* the other end's; then its READY */
 	size_t got;
 	bool ready;                 /* its READY has come */
+	bool told, heard;           /* this end's first message was acknowledged; the other's has come */
 	struct rdma_cm_id *id;
 	uint8_t cookie[TT_VERBS_COOKIE]; /* the acceptor's */
 	struct tt_verbs_place word;
@@ -258,6 +259,7 @@ extern const struct tt_door_calls tt_verbs_door;
 int tt_verbs_connect(struct tt_net *, const char *addr, struct tt_peer **);
 void tt_verbs_hear(struct tt_verbs_peer *);      /* its socket has an event; the peer may be gone afterwards */
 void tt_verbs_ready(struct tt_verbs_peer *);     /* its queue pair takes what comes */
+void tt_verbs_prove(struct tt_verbs_peer *, bool *way); /* a message has gone this way: it is up when both are proven */
 void tt_verbs_come_up(struct tt_verbs_peer *);
 void tt_verbs_hang_up(struct tt_verbs_peer *, int err, const char *why); /* looks at what has come, then loses it */
 
@@ -293,6 +295,8 @@ int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);
 void tt_verbs_give_share(struct tt_verbs_peer *); /* the adapter has none of its requests any more */
 void tt_verbs_receive_again(struct tt_verbs *, uint64_t wr_id);
 void tt_verbs_post_receives(struct tt_verbs *);
+#define TT_VERBS_BETWEEN "look at the GIDs of both ports, the MTU of all that is between and, with RoCE, at firewalls " \
+	"(UDP port 4791) and flow control (PFC)"
 #define TT_VERBS_UNLIMITED "Put the line '* - memlock unlimited' into /etc/security/limits.conf, or " \
 	"LimitMEMLOCK=infinity into the service that starts the job"
 /* -err, and a sentence: memory could not be locked */

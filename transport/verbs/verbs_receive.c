@@ -109,7 +109,9 @@ static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 	if (!take_credits(p, h.credits))
 		return;
 	/* whoever says more than its first word is up, so this end may be */
-	if ((h.kind != TT_VERBS_WORD || tt_verbs_listens_first(p)) && p->stage < TT_VERBS_UP && !p->ops.broken)
+	if (h.kind == TT_VERBS_WORD && !tt_verbs_listens_first(p))
+		tt_verbs_prove(p, &p->heard);
+	else if (p->stage < TT_VERBS_UP && !p->ops.broken)
 		tt_verbs_come_up(p);
 	if (p->stage != TT_VERBS_UP)
 		return;
@@ -181,8 +183,7 @@ static void end_request(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 		return;
 	}
 	tt_verbs_requests_done(p, position);
-	if (p->stage == TT_VERBS_PROBE && !p->ops.broken)
-		tt_verbs_come_up(p);
+	tt_verbs_prove(p, &p->told);
 }
 
 static void take_completion(struct tt_verbs *net, const struct ibv_wc *wc)
