@@ -334,10 +334,96 @@ static void test_narrow_job(void)
 	                                          .prepare = make_narrow, .program = put_much }), 0);
 }
 
+/* ---- partitions ---- */
+
+static const struct {
+	uint16_t keys[2][FAKE_PKEYS];
+	const char *setting;
+	int index[2];      /* of the tables: what a and b take */
+	const char *words; /* a's sentence; NULL: they connect */
+} partitions[] = {
+	{ { { 0x7fff, 0xffff }, { 0x7fff, 0xffff } }, NULL, { 1, 1 }, NULL },
+	{ { { 0x7fff, 0x8005 }, { 0x8005, 0x7fff } }, NULL, { 1, 0 }, NULL },
+	{ { { 0xffff, 0x0005, 0x8005 }, { 0xffff, 0x8005 } }, "0x8005", { 2, 1 }, NULL },
+	{ { { 0xffff, 0x0005, 0x8005 }, { 0xffff, 0x0005 } }, "5", { 2, 1 }, NULL },
+	{ { { 0x7fff }, { 0xffff } }, NULL, { 0, 0 }, NULL },
+	{ { { 0x7fff }, { 0x7fff } }, NULL, { 0, 0 }, "are limited members of the partition 0x7fff" },
+	{ { { 0x8001 }, { 0x8002 } }, NULL, { 0, 0 }, "its port is in the partition 0x8002 and this side's, fake_a:1, "
+	                                               "in 0x8001: set TUTTI_VERBS_PKEY" },
+};
+
+static void test_partitions(void)
+{
+	for (size_t i = 0; i < TT_COUNT(partitions); i++) {
+		struct fake_device two[2] = { fake_devices[IB], fake_devices[IB] };
+		row_name = "partitions";
+		for (int k = 0; k < 2; k++)
+			memcpy(two[k].port[0].pkeys, partitions[i].keys[k], sizeof two[k].port[0].pkeys);
+		two[0].name = "fake_a";
+		two[1].name = "fake_b";
+		two[1].port[0].lid = 9;
+		two[1].port[0].gids[0].text = "fe80::2:c903:0:91";
+		fake_plug(two, 2);
+		devices[0] = "fake_a";
+		devices[1] = "fake_b";
+		if (partitions[i].setting)
+			setenv("TUTTI_VERBS_PKEY", partitions[i].setting, 1);
+		fake_seed(i);
+		CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+		for (int k = 0; k < 2; k++)
+			CU_ASSERT_EQUAL(tt_container_of(nets[k].net, struct tt_verbs, base)->port.pkey_index,
+			                partitions[i].index[k]);
+		connect_to(1);
+		UNTIL(nets[0].ups + nets[0].downs == 1);
+		CU_ASSERT(nets[0].ups == !partitions[i].words);
+		if (partitions[i].words) {
+			CU_ASSERT(says(nets[0].why, partitions[i].words));
+		} else {
+			UNTIL(nets[1].ups == 1);
+			put_across();
+		}
+		close_nets();
+		unsetenv("TUTTI_VERBS_PKEY");
+	}
+	plug_default();
+}
+
+/* ---- virtual ports ---- */
+
+/* One end, or both, are virtual: they have LIDs, and their packets need a global header all the same. */
+static void test_virtual(void)
+{
+	for (int which = 1; which < 4; which++)
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			struct fake_device two[2] = { fake_devices[IB], fake_devices[IB] };
+			row_name = "a virtual port";
+			for (int k = 0; k < 2; k++)
+				two[k].port[0].grh = which >> k & 1;
+			two[0].name = "fake_a";
+			two[1].name = "fake_b"; /* it has the LID of the other, as ports of one adapter have */
+			two[1].port[0].gids[0].text = "fe80::2:c903:0:91";
+			fake_plug(two, 2);
+			devices[0] = devices[2] = "fake_a";
+			devices[1] = "fake_b";
+			timeout_ms = 2000;
+			fake_seed(seed);
+			CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+			connect_to(1);
+			UNTIL(nets[0].ups + nets[0].downs == 1);
+			CU_ASSERT_FATAL(nets[0].ups == 1);
+			UNTIL(nets[1].ups == 1);
+			put_across();
+			close_nets();
+		}
+	timeout_ms = 20000;
+	plug_default();
+}
+
 static CU_TestInfo reach_tests[] = {
-	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut },
-	{ "a job's link is down", test_job }, { "sockets", test_sockets }, { "pool", test_pool },
-	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job }, CU_TEST_INFO_NULL,
+	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut }, { "a job's link is down", test_job },
+	{ "sockets", test_sockets }, { "pool", test_pool },
+	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job }, { "partitions", test_partitions },
+	{ "virtual ports", test_virtual }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "reach", NULL, NULL, NULL, NULL, reach_tests }, CU_SUITE_INFO_NULL };
 

@@ -81,8 +81,8 @@ int tt_verbs_connect(struct tt_net *base, const char *addr, struct tt_peer **out
 #define FIELD(name) { offsetof(struct tt_verbs_end, name), sizeof((struct tt_verbs_end *)0)->name }
 static const struct { size_t at, size; } fields[] = { /* in the order of the wire; numbers are little endian */
 	FIELD(refused), FIELD(number), FIELD(psn), FIELD(piece), FIELD(lid), FIELD(credits), FIELD(receive),
-	FIELD(link), FIELD(gid_type), FIELD(mtu), FIELD(reads), FIELD(answers), FIELD(zero), FIELD(gid),
-	FIELD(address), FIELD(cookie), FIELD(word.addr), FIELD(word.rkey),
+	FIELD(link), FIELD(gid_type), FIELD(mtu), FIELD(reads), FIELD(answers), FIELD(flags), FIELD(gid),
+	FIELD(address), FIELD(cookie), FIELD(word.addr), FIELD(word.rkey), FIELD(pkey),
 };
 
 static void copy_field(char *to, const char *from, size_t size)
@@ -159,6 +159,25 @@ static bool is_sane(const struct tt_verbs_end *e)
 	       e->receive >= 256 && e->mtu >= IBV_MTU_256 && e->mtu <= IBV_MTU_4096;
 }
 
+/* NULL: packets of the one port's partition are let into the other. Else why not. */
+static const char *judge_partition(const struct tt_verbs *net, uint16_t theirs, char *why, size_t size)
+{
+	uint16_t ours = net->port.pkey;
+
+	if (net->cm || !ours || !theirs) /* librdmacm has its own; who knows of no partition finds out by the probe */
+		return NULL;
+	if ((ours ^ theirs) & TT_VERBS_PARTITION)
+		snprintf(why, size, "its port is in the partition 0x%04x and this side's, %s, in 0x%04x: set "
+		         "TUTTI_VERBS_PKEY to a partition of both", theirs, net->name, ours);
+	else if (!((ours | theirs) & TT_VERBS_FULL))
+		snprintf(why, size, "both ports, this side's is %s, are limited members of the partition 0x%04x, and "
+		         "limited members do not talk: let the subnet manager make them full members, or set "
+		         "TUTTI_VERBS_PKEY to another partition", net->name, ours);
+	else
+		return NULL;
+	return why;
+}
+
 /* NULL: the two ends suit each other. Else why not. */
 static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_end *e, char *why, size_t size)
 {
@@ -183,7 +202,7 @@ static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_en
 	else if (!e->answers || !e->reads)
 		snprintf(why, size, "its adapter serves no RDMA READ");
 	else
-		return NULL;
+		return judge_partition(p->net, e->pkey, why, size);
 	return why;
 }
 

@@ -97,24 +97,30 @@ static int choose_gid(const struct tt_verbs_library *l, struct ibv_context *devi
 
 /* The port */
 
-/* The upper bit tells a full member from a limited one. */
+/* The upper bit tells a full member of a partition from a limited one. Two limited members do not talk, so the first
+ * entry of a full member is taken, as UCX does, and the first one of a limited member where there is no other. */
 static int choose_pkey(const struct tt_verbs_library *l, struct ibv_context *device, struct tt_verbs_port *port)
 {
 	const char *set = tt_env(TT_VERBS_PKEY);
-	long wanted = set ? strtol(set, NULL, 0) : 0;
+	long wanted = set ? strtol(set, NULL, 0) & TT_VERBS_PARTITION : 0;
 	char table[80] = "";
-	__be16 key;
+	__be16 entry;
 
-	for (int i = 0; set && i < port->attr.pkey_tbl_len; i++) {
+	port->pkey = 0;
+	for (int i = 0; i < port->attr.pkey_tbl_len; i++) {
 		size_t used = strlen(table);
-		if (l->query_pkey(device, port->number, i, &key) || !(be16toh(key) & 0x7fff))
+		uint16_t key = l->query_pkey(device, port->number, i, &entry) ? 0 : be16toh(entry);
+		if (!(key & TT_VERBS_PARTITION))
 			continue;
-		snprintf(table + used, sizeof table - used, "%s0x%04x", used ? ", " : "", be16toh(key));
+		snprintf(table + used, sizeof table - used, "%s0x%04x", used ? ", " : "", key);
+		if ((set && (key & TT_VERBS_PARTITION) != wanted) || port->pkey & TT_VERBS_FULL ||
+		    (port->pkey && !(key & TT_VERBS_FULL)))
+			continue;
 		port->pkey_index = i;
-		if ((be16toh(key) & 0x7fff) == (wanted & 0x7fff))
-			return 0;
+		port->pkey = key;
 	}
-	return set ? tt_fail(-ENODEV, "it has no partition key %s (TUTTI_VERBS_PKEY); it has %s", set, table) : 0;
+	return set && !port->pkey ?
+	       tt_fail(-ENODEV, "it has no partition key %s (TUTTI_VERBS_PKEY); it has %s", set, table) : 0;
 }
 
 static const char *state_name(enum ibv_port_state state)

@@ -51,7 +51,8 @@ enum {
 	TT_VERBS_IWARP = 3,          /* a link, besides the library's */
 	TT_VERBS_BATCH = 16,         /* completions that are polled together */
 	TT_VERBS_BUCKETS = 256,
-	TT_VERBS_TERMS_SIZE = 136, TT_VERBS_ADDRESS = 64, TT_VERBS_COOKIE = 16,
+	TT_VERBS_FULL = 0x8000, TT_VERBS_PARTITION = 0x7fff, /* bits of a partition key: a full member; which partition */
+	TT_VERBS_TERMS_SIZE = 138, TT_VERBS_ADDRESS = 64, TT_VERBS_COOKIE = 16,
 };
 
 enum tt_verbs_kind { TT_VERBS_PART = 1, TT_VERBS_MESSAGE, TT_VERBS_ASK, TT_VERBS_ANSWER, TT_VERBS_WORD,
@@ -79,11 +80,13 @@ struct tt_verbs_end { /* what one end says of itself when the other has proven i
 	uint32_t refused;           /* not 0: it has room for so many peers only, */
 	uint32_t number, psn, piece;
 	uint16_t lid, credits, receive;
-	uint8_t link, gid_type, mtu, reads, answers, zero; /* reads, answers: that it asks for, and serves, at once */
+	uint8_t link, gid_type, mtu, reads, answers; /* reads, answers: that it asks for, and serves, at once */
+	uint8_t flags;              /* IBV_QPF_GRH_REQUIRED: what comes to its port needs a global header */
 	union ibv_gid gid;
 	char address[TT_VERBS_ADDRESS]; /* where librdmacm listens, "10.0.0.7:4000"; empty: it is not used */
 	uint8_t cookie[TT_VERBS_COOKIE];
 	struct tt_verbs_place word; /* iWARP: that may be read */
+	uint16_t pkey;              /* of its partition; 0: it knows none */
 };
 
 enum tt_verbs_way { TT_VERBS_NO_WAY, TT_VERBS_DMA_BUF, TT_VERBS_PEER_MEMORY }; /* to memory of a device */
@@ -92,6 +95,7 @@ enum { TT_VERBS_ALL_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | 
 struct tt_verbs_port { /* what the settings and the device say */
 	uint8_t number;
 	int gid_index, pkey_index;
+	uint16_t pkey;              /* 0: the port has none */
 	uint8_t sl, traffic_class;
 	enum ibv_gid_type gid_type;
 	union ibv_gid gid;

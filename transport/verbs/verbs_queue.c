@@ -58,6 +58,7 @@ int tt_verbs_init_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 		.mtu = (uint8_t)net->port.attr.active_mtu, .gid = net->port.gid,
 		.reads = (uint8_t)tt_min((size_t)net->attr.max_qp_init_rd_atom, 255),
 		.answers = (uint8_t)tt_min((size_t)net->attr.max_qp_rd_atom, 255),
+		.flags = net->port.attr.flags & IBV_QPF_GRH_REQUIRED, .pkey = net->port.pkey,
 	};
 	return 0;
 }
@@ -108,8 +109,10 @@ static struct ibv_ah_attr path_to(const struct tt_verbs *net, const struct tt_ve
 	const struct tt_verbs_port *port = &net->port;
 	struct ibv_ah_attr path = { .dlid = them->lid, .sl = port->sl, .port_num = port->number };
 
-	/* within an InfiniBand subnet LIDs suffice */
+	/* within an InfiniBand subnet LIDs suffice; but virtual ports of one adapter share theirs (SR-IOV), and ports of
+	 * Omni-Path may have longer ones */
 	path.is_global = them->link == IBV_LINK_LAYER_ETHERNET || !them->lid ||
+	                 (them->flags | port->attr.flags) & IBV_QPF_GRH_REQUIRED ||
 	                 them->gid.global.subnet_prefix != port->gid.global.subnet_prefix;
 	if (path.is_global)
 		path.grh = (struct ibv_global_route){ .dgid = them->gid, .sgid_index = (uint8_t)port->gid_index,
