@@ -270,7 +270,7 @@ static const struct { enum rdma_cm_event_type event; int status; const char *wor
 	{ RDMA_CM_EVENT_REJECTED, -ECONNREFUSED, "adapter refused" },
 }, cm_events[] = {
 	{ RDMA_CM_EVENT_DISCONNECTED, 0, "has ended" },
-	{ RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT, "does not answer" },
+	{ RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT, NULL }, /* a neighbour's MAC address has changed */
 	{ RDMA_CM_EVENT_DEVICE_REMOVAL, 0, "removed" },
 	{ RDMA_CM_EVENT_ADDR_CHANGE, 0, NULL },
 	{ RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, NULL },

@@ -90,6 +90,10 @@ static const struct news cm_events[] = {
 	                                "stay where they are, and end if the adapter fails" },
 };
 
+/* UNREACHABLE of a connection that is there: since Linux 6.0 it comes when a neighbour's MAC address changes. */
+static const struct news moved = { WARN, "the hardware address of a neighbour has changed; its connection stays, and "
+                                   "ends if its adapter does not acknowledge" };
+
 /* The reasons of IB_CM_REJ in the kernel's ib_cm.h; iWARP has errno in their place */
 enum { IB_CM_REJ_INVALID_SERVICE_ID = 8, IB_CM_REJ_STALE_CONN = 10, IB_CM_REJ_CONSUMER_DEFINED = 28 };
 
@@ -160,6 +164,8 @@ void tt_verbs_hear_failure(struct tt_verbs *net, struct tt_verbs_peer *p, enum r
 	if (event == RDMA_CM_EVENT_REJECTED && status > 0 && (size_t)status < TT_COUNT(rejects) &&
 	    rejects[status].sentence)
 		n = rejects[status];
+	if (event == RDMA_CM_EVENT_UNREACHABLE && p && p->stage >= TT_VERBS_READY)
+		n = moved;
 	if (n.fate == NOTHING)
 		return;
 	snprintf(text, sizeof text, "%s (%s, status %d, on %s)", n.sentence, net->library->event_str(event), status,
