@@ -289,6 +289,23 @@ static int dealloc_pd(struct ibv_pd *base)
 	return fake_leave(err);
 }
 
+/* As the kernel: pages that are to be written are asked for as such. */
+static bool may_write(const void *addr, size_t len)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	uintptr_t at = (uintptr_t)addr, end = at + len, first, last;
+	char line[256], w;
+
+	while (maps && at < end && fgets(line, sizeof line, maps)) {
+		bool begins = sscanf(line, "%lx-%lx %*c%c", &first, &last, &w) == 3; /* or is the rest of a long line */
+		if (begins && first <= at && at < last)
+			at = w == 'w' ? last : end + 1;
+	}
+	if (maps)
+		fclose(maps);
+	return at != end + 1;
+}
+
 static int judge_mr(const void *addr, size_t len, int access)
 {
 	int known = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -333,6 +350,8 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t len, int acce
 	if (!err)
 		err = judge_mr(addr, len, access);
 	if (!err && bytes && bytes != addr && !(all->gpus & FAKE_PEERMEM))
+		err = EFAULT;
+	if (!err && !bytes && access & IBV_ACCESS_LOCAL_WRITE && !may_write(addr, len))
 		err = EFAULT;
 	if (err)
 		return fake_leave_with(err, NULL);

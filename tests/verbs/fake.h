@@ -9,6 +9,7 @@
  * - Memory that is not registered, in another protection domain or without the right: LOC_PROT_ERR for the own,
  *   REM_ACCESS_ERR for the other side's. lkey and rkey differ. A queue pair without the right: REM_INV_REQ_ERR. The
  *   target's queue pair is dead, too, and hears nothing of it; an asynchronous event may come.
+ * - Memory that may not be written, as a mapped file, cannot be registered for writing: EFAULT.
  * - What was received before modify_qp() to ERR can be polled when it returns; what is flushed comes late as ever.
  *   destroy_qp() may drop what nobody has polled. The next queue pair gets the number.
  * - A message takes its receive when it begins to arrive. A queue pair that is destroyed meanwhile takes the receive

@@ -4,9 +4,11 @@
 #include "tests/harness/ranks.h"
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
+#include <sys/mman.h>
 
 static void plug_default(void)
 {
+	unsetenv("TUTTI_VERBS_DEVICES"); /* run_ranks() sets it */
 	fake_plug(fake_devices, FAKE_DEVICES);
 	use_tcp();
 }
@@ -118,6 +120,7 @@ static void test_job(void)
 	atomic_store(&cut_now, 0);
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "verbs", .devices = "fake_ib0",
 	                                          .silence_ms = FLAP_SILENCE, .program = sum_on }), 0);
+	plug_default();
 }
 
 /* ---- one link for all ranks ---- */
@@ -146,13 +149,19 @@ static struct fake_device device_at(const char *name, int kind, int node, int wi
 
 enum { IB, ROCE, IWARP, X1 = 1, X4 = 2, FDR = 16, EDR = 32, HDR = 64 };
 
-static const struct two { int kind[2], width[2], speed[2]; const char *taken[2]; } hosts[] = {
-	{ { IB, ROCE }, { X4, X1 }, { HDR, EDR }, { "one", "one" } },     /* 200G and a port that manages the host */
-	{ { ROCE, ROCE }, { X4, X1 }, { HDR, EDR }, { "one", "one" } },
-	{ { ROCE, ROCE }, { X4, X4 }, { HDR, EDR }, { "one", "two" } },   /* half as fast is fast enough */
-	{ { IB, IB }, { X4, X4 }, { HDR, HDR }, { "one", "two" } },
-	{ { IB, ROCE }, { X4, X4 }, { HDR, HDR }, { "one", "one" } },
-	{ { IWARP, ROCE }, { X4, X4 }, { HDR, HDR }, { "two", "two" } },
+static const struct two {
+	int kind[2], width[2], speed[2];
+	const char *taken[2], *why, *why_not; /* why: `tutti info` says of the first; why_not: of the second */
+} hosts[] = {
+	/* 200G and a port that manages the host */
+	{ { IB, ROCE }, { X4, X1 }, { HDR, EDR }, { "one", "one" }, "ranks on these cores take it: its kind comes first",
+	  "not used: all ranks take InfiniBand, as one:1, before RoCE" },
+	{ { ROCE, ROCE }, { X4, X1 }, { HDR, EDR }, { "one", "one" }, "ranks on these cores take it: it is the fastest",
+	  "not used: one:1 is more than twice as fast" },
+	{ { ROCE, ROCE }, { X4, X4 }, { HDR, EDR }, { "one", "two" }, NULL, NULL },   /* half as fast is fast enough */
+	{ { IB, IB }, { X4, X4 }, { HDR, HDR }, { "one", "two" }, NULL, NULL },
+	{ { IB, ROCE }, { X4, X4 }, { HDR, HDR }, { "one", "one" }, NULL, NULL },
+	{ { IWARP, ROCE }, { X4, X4 }, { HDR, HDR }, { "two", "two" }, NULL, NULL },
 };
 
 static void put_across(void)
@@ -181,6 +190,11 @@ static void test_sockets(void)
 			choose(901 + k, names[k]);
 			CU_ASSERT(!strncmp(names[k], h->taken[k], 3));
 			devices[k] = names[k];
+		}
+		if (h->why) {
+			struct tt_device list[4];
+			CU_ASSERT(tt_verbs.list(list, 4) >= 2);
+			CU_ASSERT(says(list[0].note, h->why) && says(list[1].note, h->why_not));
 		}
 		if (h->kind[0] != h->kind[1]) {
 			CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
@@ -332,6 +346,7 @@ static void test_narrow_job(void)
 {
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "verbs", .devices = "fake_ib0", .silence_ms = 5000,
 	                                          .prepare = make_narrow, .program = put_much }), 0);
+	plug_default();
 }
 
 /* ---- partitions ---- */
@@ -419,11 +434,42 @@ static void test_virtual(void)
 	plug_default();
 }
 
+/* ---- memory that may not be written ---- */
+
+/* A mapped file is put from; what others may write into must be writable. */
+static void test_read_only(void)
+{
+	enum { LEN = SIZE };
+	struct tt_region *r;
+	struct tt_pin *pin;
+	struct op op;
+	char *bytes = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	row_name = "read only";
+	CU_ASSERT_FATAL(bytes != MAP_FAILED);
+	memset(bytes, 'r', LEN);
+	CU_ASSERT_FATAL(mprotect(bytes, LEN, PROT_READ) == 0);
+	struct tt_mem mem = { .base = bytes, .len = LEN, .gpu = -1, .fd = -1 };
+	open_nets(1);
+	CU_ASSERT(tt_verbs.pin(nets[0].net, &mem, 1, &pin) == -EFAULT);
+	CU_ASSERT_FATAL(tt_verbs.pin(nets[0].net, &mem, 0, &pin) == 0);
+	CU_ASSERT_FATAL(tt_verbs.reg(nets[0].net, &mem, 0, pin, &r) == 0);
+	op = (struct op){ .op = { .kind = TT_PUT, .region = r, .local = bytes, .len = LEN,
+	                          .key = &nets[1].region->key, .done = done } };
+	tt_verbs.post(nets[0].peer[1], &op.op);
+	UNTIL(op.dones);
+	CU_ASSERT(op.op.err == 0 && !memcmp(nets[1].memory, bytes, LEN));
+	tt_verbs.dereg(r);
+	tt_verbs.unpin(pin);
+	close_nets();
+	munmap(bytes, LEN);
+}
+
 static CU_TestInfo reach_tests[] = {
-	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut }, { "a job's link is down", test_job },
-	{ "sockets", test_sockets }, { "pool", test_pool },
-	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job }, { "partitions", test_partitions },
-	{ "virtual ports", test_virtual }, CU_TEST_INFO_NULL,
+	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut },
+	{ "a job's link is down", test_job }, { "sockets", test_sockets }, { "pool", test_pool },
+	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job },
+	{ "partitions", test_partitions }, { "virtual ports", test_virtual }, { "read only", test_read_only }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "reach", NULL, NULL, NULL, NULL, reach_tests }, CU_SUITE_INFO_NULL };
 

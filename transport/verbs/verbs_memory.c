@@ -36,6 +36,8 @@ static int register_memory(struct tt_verbs *net, const struct tt_mem *mem, int a
 		                     mem->gpu, tt_last_sentence().text) : 0;
 	}
 	*mr = net->library->reg_mr(net->pd, mem->base, mem->len, access);
+	if (!*mr && errno == EFAULT && access == IBV_ACCESS_LOCAL_WRITE) /* a mapped file is a source, and no more */
+		*mr = net->library->reg_mr(net->pd, mem->base, mem->len, 0);
 	return *mr ? 0 : tt_verbs_locked_too_much(net, "registered memory", mem->len, errno);
 }
 
