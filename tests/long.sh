@@ -48,6 +48,7 @@ part_contract() {
 part_fakes() {
 	make check TESTS= || return
 	! [ -x tests/verbs/unit_verbs_failures ] || TEST_CONNECTS=10000 ./tests/verbs/unit_verbs_failures leaks || return
+	! [ -x tests/verbs/unit_verbs_reach ] || TEST_CONNECTS=10000 ./tests/verbs/unit_verbs_reach pool || return
 	sh "$source_tree/tests/verbs/over_fake.sh" 20
 }
 part_storm() { needs tests/job/storm && ./tests/job/storm --seeds "$seeds"; }

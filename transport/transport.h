@@ -166,6 +166,9 @@ struct tt_net { /* each transport embeds this first in its own struct */
 	/* Bytes that went through a buffer of the net's, though the wire could have moved them. Left out: messages,
 	 * which the receiver puts together, and what is below 4 KiB (tcp) or not above TT_SHORT (verbs) */
 	uint64_t copied;
+	/* The adapter's port, and in parentheses what its peers must have too: "mlx5_0:1 (InfiniBand, 200 Gbit/s)".
+	 * Empty: the net needs no adapter of its own */
+	char device[96];
 };
 
 struct tt_peer { /* likewise embedded first; lives until disconnect() */

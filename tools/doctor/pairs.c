@@ -6,6 +6,7 @@
  * others turn.)
  * Of two the lower one measures: gets of 8 bytes, then puts and gets of a growing size, until one takes long enough.
  * Links are held against most others; a host of which all links are slow is named itself. */
+#include "member/member.h"
 #include "tools/doctor/doctor.h"
 #include <stdlib.h>
 #include <unistd.h>
@@ -34,6 +35,7 @@ static const char *const transports[TRANSPORTS] = { "shm", "verbs", "tcp" };
 
 struct report { /* of a rank, to rank 0 */
 	char host[64], version[32], address[96];
+	char adapter[96]; /* "mlx5_0:1 (InfiniBand, 200 Gbit/s)"; empty: the rank has none */
 	uint32_t mtu;
 	int32_t n;
 	struct {
@@ -94,6 +96,9 @@ static void make_report(struct job *j, struct report *r)
 	snprintf(r->version, sizeof r->version, "%s", tutti_version());
 	if (!tutti_group_peer(j->all, j->rank, &me))
 		snprintf(r->address, sizeof r->address, "%s", me.address);
+	for (int i = j->all->job->engine.count; i--;) /* the first one of the rank's */
+		if (*j->all->job->engine.nets[i]->device)
+			memcpy(r->adapter, j->all->job->engine.nets[i]->device, sizeof r->adapter);
 	r->mtu = *r->address ? tt_doctor_mtu(r->address) : 0;
 	for (int i = 0; i < own.n && r->n < LINES; i++)
 		if (own.lines[i].verdict == TT_FINDING) {
@@ -181,6 +186,49 @@ static void say_mtus(struct job *j)
 	}
 }
 
+/* What must be alike of two ranks' adapters: the kind and the speed. */
+static const char *kind_of(const struct report *r) { return *r->adapter ? r->adapter + strcspn(r->adapter, "(") : ""; }
+
+static const struct report *usual_adapter(const struct job *j)
+{
+	const struct report *usual = &j->reports[0];
+	int most = 0;
+
+	for (int i = 0; i < j->size; i++) {
+		int same = 0;
+		for (int k = 0; k < j->size; k++)
+			same += !strcmp(kind_of(&j->reports[k]), kind_of(&j->reports[i]));
+		if (same > most) {
+			most = same;
+			usual = &j->reports[i];
+		}
+	}
+	return usual;
+}
+
+/* Which port each rank has taken; and ranks that have another kind than most, or none. */
+static void say_adapters(struct job *j)
+{
+	const struct report *usual = usual_adapter(j);
+	char all[500] = "";
+	size_t used = 0;
+
+	for (int i = 0; i < j->size; i++) {
+		const struct report *r = &j->reports[i];
+		used += used < sizeof all ? (size_t)snprintf(all + used, sizeof all - used, "%srank %d %s",
+		                                             i ? ", " : "", i, *r->adapter ? r->adapter : "none") : 0;
+		if (strcmp(kind_of(r), kind_of(usual)) != 0)
+			tt_doctor_say(j->doctor, TT_FINDING, "adapter",
+			              "%s takes %s, and most ranks take %s; ranks with different kinds of adapters go "
+			              "over TCP: see in `tutti info` on its host why, and name adapters of one kind in "
+			              "TUTTI_VERBS_DEVICES on all hosts", label_of(j, i).text,
+			              *r->adapter ? r->adapter : "no RDMA adapter",
+			              *usual->adapter ? usual->adapter : "none");
+	}
+	if (*usual->adapter)
+		tt_doctor_say(j->doctor, TT_FINE, "adapter", "%s", all);
+}
+
 static int exchange_reports(struct job *j)
 {
 	struct report own;
@@ -191,6 +239,7 @@ static int exchange_reports(struct job *j)
 		return err;
 	say_reports(j);
 	say_mtus(j);
+	say_adapters(j);
 	return 0;
 }
 

@@ -17,7 +17,8 @@ struct port { /* of any device */
 	bool slow;      /* another one of its link is more than twice as fast */
 	uint64_t network; /* ports of another one do not reach it; the same: they may */
 	char why[200]; /* it cannot be used; empty: it can */
-	char note[96]; /* its address */
+	char note[160]; /* its address, and why it is taken */
+	struct ibv_context *context; /* of the device, for all its ports; NULL: it is closed */
 };
 
 static bool is_iwarp(const struct ibv_context *c) { return c->device->transport_type == IBV_TRANSPORT_IWARP; }
@@ -404,6 +405,16 @@ int tt_verbs_choose(int node, int turn, char (*out)[TT_DEVICE_NAME])
 	return err < 0 ? err : n;
 }
 
+/* Why ranks on this process's cores take this one, and not the next one. */
+static const char *say_why(const struct port *p, const struct port *next, bool only)
+{
+	if (only)
+		return "no other one can be used";
+	return p->link != next->link ? "its kind comes first" : p->slow != next->slow ? "it is the fastest" :
+	       p->distance != next->distance ? "it is the nearest" : compare(p, next) ? "it is the fastest of the nearest" :
+	       "or one that is alike, in turn";
+}
+
 /* Why ranks on this process's cores take the other one. */
 static void say_why_not(struct port *p, const struct port *taken)
 {
@@ -428,6 +439,10 @@ int tt_verbs_list(struct tt_device *list, int max)
 		struct port *p = &ports[i], *last = &ports[nets_of(names, usable) - 1];
 		if (!*p->why && compare(p, last) > 0)
 			say_why_not(p, last);
+		size_t used = strlen(p->note);
+		if (!*p->why && !names && !compare(p, last))
+			snprintf(p->note + used, sizeof p->note - used, "; ranks on these cores take it: %s",
+			         say_why(p, &ports[i + (i + 1 < usable)], usable == 1));
 		list[i] = (struct tt_device){ .numa = p->numa, .mbps = p->mbps };
 		snprintf(list[i].name, sizeof list->name, "%.31s", p->name);
 		snprintf(list[i].note, sizeof list->note, "%s%.140s", *p->why ? "not used: " : p->note, p->why);
@@ -459,6 +474,8 @@ int tt_verbs_open_device(struct tt_verbs *net, const char *device)
 	if (n < 0)
 		return n;
 	snprintf(net->name, sizeof net->name, "%.60s", p->name);
+	snprintf(net->base.device, sizeof net->base.device, "%.50s (%s, %u Gbit/s)", p->name,
+	         tt_verbs_link_name(p->link), p->mbps / 1000);
 	net->port = (struct tt_verbs_port){ .number = p->number, .sl = (uint8_t)(sl ? atoi(sl) : 0),
 		.traffic_class = (uint8_t)(class ? atoi(class) : 0) };
 	if (!(net->device = open_named(net->library, p->device)))
