@@ -465,11 +465,58 @@ static void test_read_only(void)
 	munmap(bytes, LEN);
 }
 
+/* ---- what providers take inline ---- */
+
+static void test_inline(void)
+{
+	static const struct { uint32_t most, taken; } cases[] = { { 512, TT_VERBS_INLINE }, { 128, 110 }, { 80, 64 },
+		{ 60, 48 }, { 32, 32 }, { 28, 0 }, { 0, 0 } };
+
+	for (size_t i = 0; i < TT_COUNT(cases); i++) {
+		struct fake_device d = fake_devices[ROCE];
+		row_name = "inline";
+		d.max_inline = cases[i].most;
+		fake_plug(&d, 1);
+		open_nets(i);
+		CU_ASSERT_EQUAL(fake_attr(fake_qp(0)).cap.max_inline_data, cases[i].taken);
+		put_across();
+		check_others();
+		close_nets();
+	}
+	plug_default();
+}
+
+/* ---- no memory for completions ---- */
+
+static atomic_bool out_of_memory;
+void *__real_realloc(void *, size_t);
+void *__wrap_realloc(void *, size_t);
+
+void *__wrap_realloc(void *p, size_t size)
+{
+	return atomic_load(&out_of_memory) ? NULL : __real_realloc(p, size);
+}
+
+/* Before a queue pair goes, all completions are polled and kept: the net says why it ends where it cannot. */
+static void test_no_memory(void)
+{
+	row_name = "no memory";
+	open_nets(1);
+	tt_verbs.disconnect(nets[0].peer[1]);
+	nets[0].peer[1] = NULL;
+	atomic_store(&out_of_memory, true);
+	UNTIL(nets[0].lost);
+	atomic_store(&out_of_memory, false);
+	CU_ASSERT(says(nets[0].why, "no memory to keep its completions"));
+	close_nets();
+}
+
 static CU_TestInfo reach_tests[] = {
-	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut },
-	{ "a job's link is down", test_job }, { "sockets", test_sockets }, { "pool", test_pool },
-	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job },
-	{ "partitions", test_partitions }, { "virtual ports", test_virtual }, { "read only", test_read_only }, CU_TEST_INFO_NULL,
+	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut }, { "a job's link is down", test_job },
+	{ "sockets", test_sockets }, { "pool", test_pool },
+	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job }, { "partitions", test_partitions },
+	{ "virtual ports", test_virtual }, { "read only", test_read_only }, { "inline", test_inline },
+	{ "no memory", test_no_memory }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "reach", NULL, NULL, NULL, NULL, reach_tests }, CU_SUITE_INFO_NULL };
 

@@ -326,13 +326,14 @@ static int progress(struct tt_net *base)
 	}
 	if (!err)
 		err = net->lost ? net->lost : tt_verbs_poll(net);
-	if (net->lost)
+	bool lost = net->lost; /* what is lost from here on ends in the next turn, as its peers must go first */
+	if (lost)
 		lose_all(net);
 	if (!tt_list_empty(&net->ops.ready))
 		tt_flights_drain(&net->ops, look);
 	tt_verbs_push_all(net);
 	net->inside = false;
-	if (net->lost) {
+	if (lost) {
 		let_go(net);
 		tt_remember(net->loss.text);
 	}
@@ -359,7 +360,8 @@ static int arm(struct tt_net *base)
 	if (ibv_req_notify_cq(net->cq, 0))
 		return 1;
 	tt_verbs_set_aside(net);
-	return net->backlog_count || !tt_list_empty(&net->ops.ready) || !tt_list_empty(&net->dirty) || is_draining(net);
+	return net->lost || net->backlog_count || !tt_list_empty(&net->ops.ready) || !tt_list_empty(&net->dirty) ||
+	       is_draining(net);
 }
 
 /* Nets */

@@ -226,6 +226,7 @@ static int describe_device(const struct tt_verbs_library *l, struct ibv_device *
 	if (tt_read_text(text, sizeof text, "%s/device/numa_node", d->ibdev_path))
 		p.numa = atoi(text);
 	snprintf(p.device, sizeof p.device, "%s", l->get_device_name(d));
+	p.context = context;
 	if (!asked)
 		snprintf(p.why, sizeof p.why, "it cannot be opened: %s", strerror(errno));
 	else
@@ -238,9 +239,22 @@ static int describe_device(const struct tt_verbs_library *l, struct ibv_device *
 			describe_port(l, context, &out[n]);
 		n++;
 	}
-	if (context)
+	if (context && !n)
 		l->close_device(context);
 	return n;
+}
+
+static void close_ports(const struct tt_verbs_library *l, struct port *ports, int n, const struct ibv_context *keep)
+{
+	for (int i = 0; i < n; i++) {
+		struct ibv_context *context = ports[i].context;
+		if (!context || context == keep)
+			continue;
+		for (int k = i; k < n; k++)
+			if (ports[k].context == context)
+				ports[k].context = NULL;
+		l->close_device(context);
+	}
 }
 
 /* "mlx5_0" names any port of the device, "mlx5_0:2" one. */
@@ -358,10 +372,11 @@ static void find_slow(struct port *ports, int n)
 			                 ports[i].mbps && ports[i].mbps < ports[k].mbps / 2; /* 0: unknown */
 }
 
-/* All ports of the devices (opened: of those alone), the best first; `usable` of them can be used. -EINVAL: `names` has
- * none, so its lack is worth a warning. -ENODEV: most hosts have none. */
+/* All ports of the devices (opened: of those alone), the best first; `usable` of them can be used. keep: the device of
+ * the first one stays open, all others are closed. -EINVAL: `names` has none, so its lack is worth a warning. -ENODEV:
+ * most hosts have none. */
 static int find_best(const struct tt_verbs_library *l, const char *opened, const char *names, int node,
-                     struct port *ports, int *usable)
+                     struct port *ports, int *usable, bool keep)
 {
 	int n = find_ports(l, opened, ports, PORTS_MAX), err = mark_wanted(l, names, ports, n);
 
@@ -378,6 +393,7 @@ static int find_best(const struct tt_verbs_library *l, const char *opened, const
 			ports[j] = ports[j - 1];
 		ports[j] = p;
 	}
+	close_ports(l, ports, n, keep && !err && *usable ? ports->context : NULL);
 	if (err || *usable)
 		return err ? err : n;
 	tell_why_none(ports, n);
@@ -392,7 +408,7 @@ int tt_verbs_choose(int node, int turn, char (*out)[TT_DEVICE_NAME])
 	const struct tt_verbs_library *l = tt_verbs_load();
 	const char *names = tt_env(TT_VERBS_DEVICES);
 	struct port ports[PORTS_MAX];
-	int usable = 0, err = l ? find_best(l, names, names, node, ports, &usable) : -ENODEV;
+	int usable = 0, err = l ? find_best(l, names, names, node, ports, &usable, false) : -ENODEV;
 	int n = nets_of(names, usable);
 
 	for (int i = 0, j; i < n; i = j) {
@@ -433,7 +449,7 @@ int tt_verbs_list(struct tt_device *list, int max)
 	const struct tt_verbs_library *l = tt_verbs_load();
 	const char *names = tt_env(TT_VERBS_DEVICES);
 	struct port ports[PORTS_MAX];
-	int usable = 0, n = l ? find_best(l, NULL, names, tt_numa_node(), ports, &usable) : -ENODEV;
+	int usable = 0, n = l ? find_best(l, NULL, names, tt_numa_node(), ports, &usable, false) : -ENODEV;
 
 	for (int i = 0; i < n && i < max; i++) {
 		struct port *p = &ports[i], *last = &ports[nets_of(names, usable) - 1];
@@ -450,25 +466,12 @@ int tt_verbs_list(struct tt_device *list, int max)
 	return n;
 }
 
-static struct ibv_context *open_named(const struct tt_verbs_library *l, const char *name)
-{
-	struct ibv_device **list = l->get_device_list(NULL);
-	struct ibv_context *context = NULL;
-
-	for (int i = 0; list && list[i] && !context; i++)
-		if (!strcmp(l->get_device_name(list[i]), name))
-			context = l->open_device(list[i]);
-	if (list)
-		l->free_device_list(list);
-	return context;
-}
-
 int tt_verbs_open_device(struct tt_verbs *net, const char *device)
 {
 	const char *names = device ? device : tt_env(TT_VERBS_DEVICES), *sl = tt_env(TT_VERBS_SL),
 	           *class = tt_env(TT_VERBS_TC);
 	struct port ports[PORTS_MAX], *p = ports;
-	int usable, n = find_best(net->library, names, names, tt_numa_node(), ports, &usable);
+	int usable, n = find_best(net->library, names, names, tt_numa_node(), ports, &usable, true);
 	char note[96];
 
 	if (n < 0)
@@ -478,8 +481,7 @@ int tt_verbs_open_device(struct tt_verbs *net, const char *device)
 	         tt_verbs_link_name(p->link), p->mbps / 1000);
 	net->port = (struct tt_verbs_port){ .number = p->number, .sl = (uint8_t)(sl ? atoi(sl) : 0),
 		.traffic_class = (uint8_t)(class ? atoi(class) : 0) };
-	if (!(net->device = open_named(net->library, p->device)))
-		return tt_fail(-EIO, "%s cannot be opened: %s", net->name, strerror(errno));
+	net->device = p->context;
 	net->iwarp = is_iwarp(net->device);
 	net->shown = tt_verbs_is_shown(net);
 	if (net->library->query_device(net->device, &net->attr))

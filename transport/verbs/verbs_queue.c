@@ -23,19 +23,24 @@ struct tt_verbs_peer *tt_verbs_find(struct tt_verbs *net, uint32_t number)
 	return NULL;
 }
 
-/* Providers differ in what they take inline, and refuse more. */
+/* Providers differ in what they take inline, and refuse more: a head of 24 bytes fits into 32 still. */
 static struct ibv_qp *create_queue(struct tt_verbs *net, struct tt_verbs_peer *p)
 {
-	for (unsigned inline_max = net->inline_max;; inline_max = inline_max > 64 ? inline_max / 2 : 0) {
+	static const unsigned sizes[] = { TT_VERBS_INLINE, 110, 64, 48, 32, 0 };
+	struct ibv_qp *qp = NULL;
+
+	errno = 0;
+	for (size_t i = 0; i < TT_COUNT(sizes) && !qp && errno != ENOMEM; i++) {
 		struct ibv_qp_init_attr attr = {
 			.qp_context = p, .send_cq = net->cq, .recv_cq = net->cq, .srq = net->srq, .qp_type = IBV_QPT_RC,
-			.cap = { .max_send_wr = TT_VERBS_DEPTH, .max_send_sge = 2, .max_inline_data = inline_max },
+			.cap = { .max_send_wr = TT_VERBS_DEPTH, .max_send_sge = 2, .max_inline_data = sizes[i] },
 		};
-		struct ibv_qp *qp = net->library->create_qp(net->pd, &attr);
-		net->inline_max = qp ? inline_max : net->inline_max; /* other failures say nothing about it */
-		if (qp || !inline_max || errno == ENOMEM)
-			return qp;
+		if (sizes[i] > net->inline_max)
+			continue;
+		if ((qp = net->library->create_qp(net->pd, &attr))) /* other failures say nothing about it */
+			net->inline_max = sizes[i];
 	}
+	return qp;
 }
 
 int tt_verbs_init_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)

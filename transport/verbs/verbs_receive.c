@@ -238,8 +238,10 @@ void tt_verbs_set_aside(struct tt_verbs *net)
 		if (net->backlog_max - net->backlog_count < TT_VERBS_BATCH) {
 			unsigned max = net->backlog_max * 2 + 4 * TT_VERBS_BATCH;
 			struct ibv_wc *more = realloc(net->backlog, max * sizeof *more);
-			if (!more)
+			if (!more) { /* receives in those that are not kept would never be posted again */
+				tt_verbs_lose_net(net, "this process has no memory to keep its completions");
 				return;
+			}
 			net->backlog = more;
 			net->backlog_max = max;
 		}
