@@ -22,6 +22,10 @@ soon() { # a command that comes true within twenty seconds
 	done
 	return 1
 }
+python=$(command -v "${PYTHON:-python3}") # that of the build; none: what json would check is not checked
+json() { # Python statements that must hold of what is in the file out
+	[ -z "$python" ] || check "JSON" "$python" -c "import json; $1"
+}
 has_ended() { ! [ -e "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status" 2> /dev/null; }
 await() { # a process, for its status; one that hangs is killed, and fails
 	soon has_ended "$1" || soon has_ended "$1" || kill -9 "$1"

@@ -76,7 +76,8 @@ elif [ -n "${SANITIZE_FLAGS:-}" ]; then
 	echo "a library with a sanitizer is for programs with the sanitizer: cffi and LuaJIT were not tried"
 else
 	library=$(cd "$(dirname "$library")" && pwd)/libtutti.so
-	try "Python's cffi" "python3 -c 'import cffi'" "python3 $scratch/try.py"
+	python=${PYTHON:-python3}
+	try "Python's cffi" "$python -c 'import cffi'" "$python $scratch/try.py"
 	try "LuaJIT" "luajit -v" "luajit $scratch/try.lua"
 	cat > "$scratch/plugin.c" << 'end of file'
 /* A plugin that links the library is unloaded while the job's threads run. */

@@ -31,9 +31,7 @@ rows() { # how many; transport and baseline, if it is not tcp; the adapter's por
 	check "nothing on stderr" lines err 0
 	check "as many rows, all members" is "$(grep -c "$(row "${2:-tcp}" "${3:-bare TCP }" "${4:-}")" out)" "$1"
 	check "and nothing else" lines out "$1"
-	if command -v python3 > /dev/null; then
-		check "JSON" python3 -c 'import json; [json.loads(line) for line in open("out")]'
-	fi
+	json '[json.loads(line) for line in open("out")]'
 }
 
 test_tests() {
@@ -443,10 +441,8 @@ test_plot() {
 test_bench() { # not how fast: that it measures and judges
 	bench=$(cd "$here/../bench" && pwd)/bench-check
 	name=$bench
-	if ! command -v python3 > /dev/null; then
-		return
-	fi
-	python=$(python3 -c 'import sys; print(sys.executable)')
+	[ -n "$python" ] || return
+	python=$("$python" -c 'import sys; print(sys.executable)')
 	build=${tutti%/*}
 	bench_check() { "$python" "$bench" --build "$build" --wait 0 --rounds 1 --time 0.01 "$@" > out 2> err; status=$?; }
 	bench_check --only '^put-8-wait$'

@@ -608,9 +608,7 @@ test_info() {
 	check "not the secret" has_not out 0123456789abcdef01234
 	check "its length" has out '"TUTTI_SECRET": { "value": null, "bytes": 21'
 	check "quoted" has out '"TUTTI_NODE": { "value": "a\\"b\\\\"'
-	if command -v python3 > /dev/null; then
-		check "JSON" python3 -c 'import json; json.load(open("out"))'
-	fi
+	json 'json.load(open("out"))'
 	for bad in TUTTI_TIMEOUT=abc TUTTI_PIN=banana TUTTI_TRANSPORTS=shm,rdma TUTTI_LOG=verbose TUTTI_PIN_CALLER=1; do
 		env "$bad" "$tutti" info > out 2> err
 		check "$bad has status 1" is $? 1
@@ -636,9 +634,7 @@ test_gpus() { # as the fake libcuda has them
 	check "the other GPU" has out '^  *GPU 1: reads it in place'
 	LD_LIBRARY_PATH="$fake" "$tutti" info --json > out 2> err
 	check "as JSON" has out '"number": 1, "uuid": "GPU-'
-	if command -v python3 > /dev/null; then
-		check "JSON" python3 -c 'import json; assert len(json.load(open("out"))["gpus"]) == 2'
-	fi
+	json 'assert len(json.load(open("out"))["gpus"]) == 2'
 	LD_LIBRARY_PATH="$fake" TUTTI_GPU=no "$tutti" info > out 2> err
 	check "TUTTI_GPU=no" has out '^  none  *TUTTI_GPU is no'
 	LD_LIBRARY_PATH="$fake" "$tutti" doctor > out 2> err
