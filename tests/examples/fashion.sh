@@ -13,6 +13,7 @@ trap 'rm -rf "$dir"' EXIT
 unset TUTTI_RANK TUTTI_SIZE TUTTI_BOOT TUTTI_CONFIG RANK WORLD_SIZE
 failed=0
 
+all_or() { [ "${TEST_FULL:-}" ] && echo "$1" || echo "$2"; } # as in amount.h
 fail() {
 	echo "FAILED: $*"
 	failed=1
@@ -229,7 +230,7 @@ run 2 --data "$good" --rate 1000 --epochs 9 > "$dir/out" 2> "$dir/err" &&
 
 save=$dir/save
 losses() { sed -n 's/, "seconds".*//p' "$@"; }
-long="--json --data $good --epochs 30 --batch 6 --plot none"
+long="--json --data $good --epochs $(all_or 30 12) --batch 6 --plot none"
 run 3 $long > "$dir/whole" 2> "$dir/err" || fail "the whole run: $(cat "$dir/err")"
 for try in 1 2 3 4 5 6 7 8 9; do # a machine that is busy elsewhere may be too late
 	"$tutti" run -n 3 "$fashion" $long --save "$save" > "$dir/begun" 2> "$dir/err" &
@@ -242,14 +243,14 @@ done
 [ $status = 75 ] && grep -q "asked to leave in epoch [0-9]*: it goes on with --load $save" "$dir/err" ||
 	fail "status $status after SIGTERM: $(cat "$dir/err")"
 [ ! -e "$save.part" ] || fail "the file beside the save is left"
-for n in 3 4; do
+for n in $(all_or "3 4" 4); do
 	run $n $long --load "$save" --save "$save.$n" > "$dir/rest" 2> "$dir/err" ||
 		fail "--load on $n ranks: $(cat "$dir/err")"
 	losses "$dir/begun" "$dir/rest" > "$dir/both"
 	losses "$dir/whole" | cmp -s - "$dir/both" ||
 		fail "with --load on $n ranks, other losses: $(losses "$dir/whole" | diff - "$dir/both" | head -n 4)"
 done
-run 3 $long --load "$save.3" > "$dir/out" 2> "$dir/err" && [ ! -s "$dir/out" ] &&
+run 3 $long --load "$save.4" > "$dir/out" 2> "$dir/err" && [ ! -s "$dir/out" ] &&
 	grep -q "is of a run that has ended" "$dir/err" ||
 	fail "--load of a run that has ended: $(cat "$dir/err" "$dir/out")"
 loads() { complains "$1" 1 $long --load "$2" ${3:-}; } # the words, the file, an option that differs
@@ -300,11 +301,12 @@ grep -q '^fashion: ' "$dir/err" || fail "a rank was killed, and the others do no
 # With --keep-going those that are left go on where they were: rank 0 too may die. What they learn is the same, since
 # the batches are.
 
-long="--plot none --json --data $dir/good --epochs 300 --batch 60"
+epochs=$(all_or 300 150)
+long="--plot none --json --data $dir/good --epochs $epochs --batch 60"
 # shellcheck disable=SC2086
-"$fashion" $long > "$dir/out" 2> "$dir/err" || fail "300 epochs: $(cat "$dir/err")"
+"$fashion" $long > "$dir/out" 2> "$dir/err" || fail "$epochs epochs: $(cat "$dir/err")"
 wanted=$(value loss "$(tail -n 1 "$dir/out")")
-for victim in 0 ${TEST_FULL:+2}; do
+for victim in $(all_or "0 2" 0); do
 	# shellcheck disable=SC2016,SC2086
 	OUT=$dir/out VICTIM=$victim "$tutti" run --keep-going -n 4 sh -c '
 		[ $TUTTI_RANK != $VICTIM ] || { until grep -q "epoch.: 5," "$OUT"; do sleep 0.05; done; kill -9 $$; } &
@@ -315,7 +317,7 @@ for victim in 0 ${TEST_FULL:+2}; do
 	awk -v a="$wanted" -v b="$loss" 'BEGIN { d = a - b; exit !(a > 0 && d < 0.01 * a && -d < 0.01 * a) }' ||
 		fail "the last loss is $wanted on one rank, and $loss if rank $victim of 4 is killed"
 	# whether a rank 0 that dies in the moment of a report has written it, nobody knows
-	[ $victim = 0 ] || [ "$(value epoch "$(cat "$dir/out")")" = "$(seq 300)" ] ||
+	[ $victim = 0 ] || [ "$(value epoch "$(cat "$dir/out")")" = "$(seq $epochs)" ] ||
 		fail "rank $victim died, and not each epoch is reported once: $(cat "$dir/out")"
 done
 
