@@ -2402,7 +2402,7 @@ static void test_groups(void)
 {
 	static const char *const algorithms[] = { "doubling", "rabenseifner", "ring" };
 
-	for (size_t i = 0; i < TT_COUNT(algorithms); i++)
+	for (size_t i = 0; i < (size_t)all_or(TT_COUNT(algorithms), 1); i++)
 		on_wires(program_parts, algorithms[i]);
 	on_wires(program_rest, "rabenseifner");
 }

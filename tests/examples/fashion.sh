@@ -6,6 +6,7 @@ set -u
 export LC_ALL=C
 top=${top_builddir:-.}
 here=$(dirname "$0")
+. "$here/../harness/amount.sh"
 tutti=$top/tutti fashion=$top/examples/fashion behind=$top/tests/examples/behind
 real=/usr/share/datasets/fashion-mnist
 dir=$(mktemp -d) || exit 99
@@ -13,7 +14,6 @@ trap 'rm -rf "$dir"' EXIT
 unset TUTTI_RANK TUTTI_SIZE TUTTI_BOOT TUTTI_CONFIG RANK WORLD_SIZE
 failed=0
 
-all_or() { [ "${TEST_FULL:-}" ] && echo "$1" || echo "$2"; } # as in amount.h
 fail() {
 	echo "FAILED: $*"
 	failed=1

@@ -1,8 +1,9 @@
 #!/bin/sh
 # perf.sh - `tutti perf`: how it behaves, never how fast anything is. TEST_FULL=yes adds the twenty seconds of
-# test_batches.
+# test_batches, and tables on more numbers of ranks.
 set -u
 . "$(dirname "$0")/../harness/tutti.sh"
+. "$here/../harness/amount.sh"
 export TUTTI_TRANSPORTS=tcp
 
 # perf ARGUMENT ...: leaves out, err and status
@@ -242,7 +243,7 @@ table_rows() { # how many; transport and baseline
 }
 
 test_tables() { # ours and the baseline are both checked against plain numbers before they are timed
-	for ranks in 2 3 4; do
+	for ranks in $(all_or "2 3 4" 3); do
 		for wire in tcp,'bare TCP ' shm,'bare memory: '; do
 			for size in 4..64 4K 1200000; do # also tables with fewer lines than servers
 				perf table -n $ranks --transport "${wire%,*}" --size $size --iters 2 --kernel \
