@@ -106,7 +106,7 @@ struct fake_qp {
 	uint32_t posted, waiting, silent, reads;
 	uint64_t since;             /* when the other side was not connected yet; 0: it is */
 	int tries, rnr_tries;
-	uint64_t lost_at;           /* when its first packet was sent that a cable without a link has swallowed; 0: none */
+	uint64_t lost_at;           /* when its first packet was sent that a cable has swallowed; 0: none */
 	enum ibv_qp_state state;    /* base.state is what modify_qp has set */
 	struct fake_adapter *to;    /* where ah_attr leads, as of `routed` */
 	int to_port;

@@ -621,7 +621,8 @@ static void test_refused(void)
 
 	other.port[0].gids[0] = other.port[0].gids[1] = (struct fake_gid){ NULL, IBV_GID_TYPE_IB };
 	refuse("RoCE v1 and v2", &roce, &other, "RoCE");
-	refuse("InfiniBand and RoCE", &fake_devices[0], &roce, "its port is RoCE and this side's, fake_a:1, is InfiniBand");
+	refuse("InfiniBand and RoCE", &fake_devices[0], &roce,
+	       "its port is RoCE and this side's, fake_a:1, is InfiniBand");
 	roce.port[0].gids[1].text = NULL; /* link-local GIDs alone, in two subnets */
 	far.port[0].gids[1].text = NULL;
 	far.port[0].gids[0].text = "fe80::ff:fe00:77";

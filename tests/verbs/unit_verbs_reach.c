@@ -1,5 +1,5 @@
-/* unit_verbs_reach.c - which ways between two adapters work, and which breaks of a way cost nothing: links that are down
- * for seconds, ports of other kinds, partitions, routers, small MTUs on the way; over adapters that are not there */
+/* unit_verbs_reach.c - which ways between two adapters work, and which breaks of a way cost nothing: links that are
+ * down for seconds, ports of other kinds, partitions, virtual ports, small MTUs; over adapters that are not there */
 #include "tests/verbs/nets.h"
 #include "tests/harness/ranks.h"
 #include "transport/verbs/verbs_private.h"
@@ -154,7 +154,8 @@ static const struct two {
 	const char *taken[2], *why, *why_not; /* why: `tutti info` says of the first; why_not: of the second */
 } hosts[] = {
 	/* 200G and a port that manages the host */
-	{ { IB, ROCE }, { X4, X1 }, { HDR, EDR }, { "one", "one" }, "ranks on these cores take it: its kind comes first",
+	{ { IB, ROCE }, { X4, X1 }, { HDR, EDR }, { "one", "one" },
+	  "ranks on these cores take it: its kind comes first",
 	  "not used: all ranks take InfiniBand, as one:1, before RoCE" },
 	{ { ROCE, ROCE }, { X4, X1 }, { HDR, EDR }, { "one", "one" }, "ranks on these cores take it: it is the fastest",
 	  "not used: one:1 is more than twice as fast" },
@@ -514,8 +515,9 @@ static void test_no_memory(void)
 static CU_TestInfo reach_tests[] = {
 	{ "windows", test_windows }, { "flap", test_flap }, { "cut", test_cut }, { "a job's link is down", test_job },
 	{ "sockets", test_sockets }, { "pool", test_pool },
-	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job }, { "partitions", test_partitions },
-	{ "virtual ports", test_virtual }, { "read only", test_read_only }, { "inline", test_inline },
+	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job },
+	{ "partitions", test_partitions }, { "virtual ports", test_virtual }, { "read only", test_read_only },
+	{ "inline", test_inline },
 	{ "no memory", test_no_memory }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "reach", NULL, NULL, NULL, NULL, reach_tests }, CU_SUITE_INFO_NULL };

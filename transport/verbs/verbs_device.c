@@ -426,9 +426,10 @@ static const char *say_why(const struct port *p, const struct port *next, bool o
 {
 	if (only)
 		return "no other one can be used";
+	if (!compare(p, next))
+		return "or one that is alike, in turn";
 	return p->link != next->link ? "its kind comes first" : p->slow != next->slow ? "it is the fastest" :
-	       p->distance != next->distance ? "it is the nearest" : compare(p, next) ? "it is the fastest of the nearest" :
-	       "or one that is alike, in turn";
+	       p->distance != next->distance ? "it is the nearest" : "it is the fastest of the nearest";
 }
 
 /* Why ranks on this process's cores take the other one. */

@@ -51,7 +51,7 @@ enum {
 	TT_VERBS_IWARP = 3,          /* a link, besides the library's */
 	TT_VERBS_BATCH = 16,         /* completions that are polled together */
 	TT_VERBS_BUCKETS = 256,
-	TT_VERBS_FULL = 0x8000, TT_VERBS_PARTITION = 0x7fff, /* bits of a partition key: a full member; which partition */
+	TT_VERBS_FULL = 0x8000, TT_VERBS_PARTITION = 0x7fff, /* of a partition key: a full member; which partition */
 	TT_VERBS_TERMS_SIZE = 138, TT_VERBS_ADDRESS = 64, TT_VERBS_COOKIE = 16,
 };
 
@@ -299,8 +299,8 @@ int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);
 void tt_verbs_give_share(struct tt_verbs_peer *); /* the adapter has none of its requests any more */
 void tt_verbs_receive_again(struct tt_verbs *, uint64_t wr_id);
 void tt_verbs_post_receives(struct tt_verbs *);
-#define TT_VERBS_BETWEEN "look at the GIDs of both ports, the MTU of all that is between and, with RoCE, at firewalls " \
-	"(UDP port 4791) and flow control (PFC)"
+#define TT_VERBS_BETWEEN "look at the GIDs of both ports, the MTU of all that is between and, with RoCE, at " \
+	"firewalls (UDP port 4791) and flow control (PFC)"
 #define TT_VERBS_UNLIMITED "Put the line '* - memlock unlimited' into /etc/security/limits.conf, or " \
 	"LimitMEMLOCK=infinity into the service that starts the job"
 /* -err, and a sentence: memory could not be locked */

@@ -94,10 +94,10 @@ int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
  *     sent   again   again   again   again   again   again   gives up
  *       |-------|-------|-------|-------|-------|-------|-------|      7 times 4.096 us * 2^n
  *
- * The smallest n whose whole time is at least 2/5 of the net's timeout: the last packet goes after 6/7 of that, which is
- * more than a third of the timeout, and the adapter gives up after less than 4/5 of it. A link that comes back within a
- * third of TUTTI_SILENCE has cost nothing, and the adapter still says why before the rank counts as silent. NCCL takes
- * n = 20 (30 s), for reroutes by a subnet manager and switches that restart. */
+ * The smallest n whose whole time is at least 2/5 of the net's timeout: the last packet goes after 6/7 of that, which
+ * is more than a third of the timeout, and the adapter gives up after less than 4/5 of it. A link that comes back in
+ * time has cost nothing, and the adapter still says why before the rank counts as silent. NCCL takes n = 20 (30 s),
+ * for reroutes by a subnet manager and switches that restart. */
 static uint8_t ack_timeout(const struct tt_verbs *net)
 {
 	const char *set = tt_env(TT_VERBS_RETRY);
@@ -114,8 +114,8 @@ static struct ibv_ah_attr path_to(const struct tt_verbs *net, const struct tt_ve
 	const struct tt_verbs_port *port = &net->port;
 	struct ibv_ah_attr path = { .dlid = them->lid, .sl = port->sl, .port_num = port->number };
 
-	/* within an InfiniBand subnet LIDs suffice; but virtual ports of one adapter share theirs (SR-IOV), and ports of
-	 * Omni-Path may have longer ones */
+	/* within an InfiniBand subnet LIDs suffice; but virtual ports of one adapter share theirs (SR-IOV), and ports
+	 * of Omni-Path may have longer ones */
 	path.is_global = them->link == IBV_LINK_LAYER_ETHERNET || !them->lid ||
 	                 (them->flags | port->attr.flags) & IBV_QPF_GRH_REQUIRED ||
 	                 them->gid.global.subnet_prefix != port->gid.global.subnet_prefix;
