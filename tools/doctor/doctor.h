@@ -28,6 +28,12 @@ char *tt_doctor_read(const char *path, char *text, size_t size); /* the file's f
 void tt_doctor_limits(struct tt_doctor *);  /* limits.c: what the kernel, cgroups and a batch system let a rank use */
 void tt_doctor_gpu(struct tt_doctor *);     /* gpu.c: whether the driver works, what reaches a GPU's memory */
 void tt_doctor_network(struct tt_doctor *); /* network.c: interfaces, ports, the names of this host */
+struct tt_doctor_rank {
+	char label[112];
+	const char *adapter; /* tt_net.device; empty: the rank has none */
+};
+/* adapters.c: which port each rank of a job has taken, and ranks that differ from most */
+void tt_doctor_adapters(struct tt_doctor *, const struct tt_doctor_rank *, int n);
 /* pairs.c: joins, and tries each pair of ranks. 0, or TT_ALONE: it is the only rank, or TT_APART: it cannot join */
 enum { TT_ALONE = -1, TT_APART = -2 };
 int tt_doctor_pairs(struct tt_doctor *);

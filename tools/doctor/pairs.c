@@ -186,47 +186,17 @@ static void say_mtus(struct job *j)
 	}
 }
 
-/* What must be alike of two ranks' adapters: the kind and the speed. */
-static const char *kind_of(const struct report *r) { return *r->adapter ? r->adapter + strcspn(r->adapter, "(") : ""; }
-
-static const struct report *usual_adapter(const struct job *j)
-{
-	const struct report *usual = &j->reports[0];
-	int most = 0;
-
-	for (int i = 0; i < j->size; i++) {
-		int same = 0;
-		for (int k = 0; k < j->size; k++)
-			same += !strcmp(kind_of(&j->reports[k]), kind_of(&j->reports[i]));
-		if (same > most) {
-			most = same;
-			usual = &j->reports[i];
-		}
-	}
-	return usual;
-}
-
-/* Which port each rank has taken; and ranks that have another kind than most, or none. */
 static void say_adapters(struct job *j)
 {
-	const struct report *usual = usual_adapter(j);
-	char all[500] = "";
-	size_t used = 0;
+	struct tt_doctor_rank *ranks = calloc((size_t)j->size, sizeof *ranks);
 
-	for (int i = 0; i < j->size; i++) {
-		const struct report *r = &j->reports[i];
-		used += used < sizeof all ? (size_t)snprintf(all + used, sizeof all - used, "%srank %d %s",
-		                                             i ? ", " : "", i, *r->adapter ? r->adapter : "none") : 0;
-		if (strcmp(kind_of(r), kind_of(usual)) != 0)
-			tt_doctor_say(j->doctor, TT_FINDING, "adapter",
-			              "%s takes %s, and most ranks take %s; ranks with different kinds of adapters go "
-			              "over TCP: see in `tutti info` on its host why, and name adapters of one kind in "
-			              "TUTTI_VERBS_DEVICES on all hosts", label_of(j, i).text,
-			              *r->adapter ? r->adapter : "no RDMA adapter",
-			              *usual->adapter ? usual->adapter : "none");
+	for (int i = 0; ranks && i < j->size; i++) {
+		snprintf(ranks[i].label, sizeof ranks[i].label, "%s", label_of(j, i).text);
+		ranks[i].adapter = j->reports[i].adapter;
 	}
-	if (*usual->adapter)
-		tt_doctor_say(j->doctor, TT_FINE, "adapter", "%s", all);
+	if (ranks)
+		tt_doctor_adapters(j->doctor, ranks, j->size);
+	free(ranks);
 }
 
 static int exchange_reports(struct job *j)
