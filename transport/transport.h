@@ -182,6 +182,7 @@ struct tt_peer { /* likewise embedded first; lives until disconnect() */
 	/* set by the caller before disconnect(): the peer gave no sign of life for too long; see `keep` */
 	int frozen;
 	char addr[96];     /* the other end, for messages: "10.0.0.7:4000" */
+	const char *lacks; /* before up(): what is awaited, in the words of a failure; NULL: an answer */
 };
 
 struct tt_device {

@@ -182,7 +182,7 @@ static void pass_over(struct tt_timer *t)
 
 	if (!m || m->link != l || m->state != TT_CONNECTING)
 		return;
-	if (turn_to_next_way(m, -ETIMEDOUT, "it does not answer")) {
+	if (turn_to_next_way(m, -ETIMEDOUT, l->peer->lacks ? l->peer->lacks : "it does not answer")) {
 		tt_link_forget(m);
 		ask_nets(m);
 	} else if (tt_rendezvous_has_more(m) && tt_rendezvous_retry(m, m->job->timeout)) {

@@ -322,8 +322,10 @@ static void test_small_mtu(void)
 	plug_default();
 }
 
-/* In a job: the ranks take TCP, and nobody is lost. */
+/* In a job: the ranks take TCP, and nobody is lost. The adapter tries for longer than the ranks wait. */
 static void make_narrow(void) { fake_path_mtu("fake_ib0", 1, 2048); }
+
+static atomic_int explained;
 
 static void put_much(tutti *job)
 {
@@ -338,6 +340,8 @@ static void put_much(tutti *job)
 	CHECK(tutti_put(w, next, 0, at + LEN, LEN, NULL) == 0 && tutti_barrier(job, NULL) == 0);
 	CHECK(at[0] == 'a' + (tutti_rank(job) + 2) % 3 && at[LEN - 1] == at[0]);
 	CHECK(tutti_group_peer(job, next, &p) == 0 && !strcmp(p.transport, "tcp"));
+	atomic_fetch_add(&explained, strstr(p.why_not, "the MTU of all that is between") != NULL);
+	CHECK(tutti_barrier(job, NULL) == 0 && explained > 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_window_close(w);
 	free(at);
@@ -345,6 +349,11 @@ static void put_much(tutti *job)
 
 static void test_narrow_job(void)
 {
+	struct fake_device d = fake_devices[IB];
+
+	d.patient = true;
+	fake_plug(&d, 1);
+	atomic_store(&explained, 0);
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "verbs", .devices = "fake_ib0", .silence_ms = 5000,
 	                                          .prepare = make_narrow, .program = put_much }), 0);
 	plug_default();

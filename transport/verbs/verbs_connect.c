@@ -241,6 +241,7 @@ static void take_terms(struct tt_verbs_peer *p)
 static void probe(struct tt_verbs_peer *p)
 {
 	p->stage = TT_VERBS_PROBE;
+	p->base.lacks = "no full packet went through both ways: " TT_VERBS_BETWEEN;
 	tt_verbs_probe(p);
 }
 
