@@ -35,11 +35,12 @@ static void test_adapters(void)
 	CU_ASSERT_EQUAL(lines, 0);
 	look(fast, also, fast);
 	CU_ASSERT(lines == 1 && !findings);
-	CU_ASSERT(!strcmp(said[0], "rank 0 mlx5_0:1 (InfiniBand, 200 Gbit/s), rank 1 mlx5_1:1 (InfiniBand, 200 Gbit/s), "
+	CU_ASSERT(!strcmp(said[0], "rank 0 mlx5_0:1 (InfiniBand, 200 Gbit/s), "
+	                           "rank 1 mlx5_1:1 (InfiniBand, 200 Gbit/s), "
 	                           "rank 2 mlx5_0:1 (InfiniBand, 200 Gbit/s)"));
 	look(fast, other, also);
 	CU_ASSERT(lines == 2 && findings == 1);
-	CU_ASSERT(strstr(said[0], "rank 1 (n2) has taken mlx5_2:1 (RoCE, 25 Gbit/s), and most ranks mlx5_0:1 (Inf") != NULL);
+	CU_ASSERT(strstr(said[0], "has taken mlx5_2:1 (RoCE, 25 Gbit/s), and most ranks mlx5_0:1") != NULL);
 	look(fast, also, "");
 	CU_ASSERT(findings == 1 && strstr(said[0], "rank 2 (n3) has taken no RDMA adapter") != NULL);
 	CU_ASSERT(strstr(said[1], "rank 2 none") != NULL);
