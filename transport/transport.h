@@ -176,8 +176,8 @@ struct tt_peer { /* likewise embedded first; lives until disconnect() */
 	void *user;
 	/* Grows with whatever comes from the peer, also in pieces: a sign of life of its process, which an adapter's
 	 * completions are not. A PING or PONG may queue behind gigabytes. So while an op needs the other process, this
-	 * grows at both ends, at least once a megabyte or each 5 ms; where one end moves the bytes alone, it grows at
-	 * the other end. */
+	 * grows at both ends, at least once a megabyte or, if a megabyte takes less, each 32nd of timeout_ms. Where
+	 * one end moves the bytes alone, it grows at the other end, by so many bytes; no byte waits for that. */
 	uint64_t received;
 	/* set by the caller before disconnect(): the peer gave no sign of life for too long; see `keep` */
 	int frozen;

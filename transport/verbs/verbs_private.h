@@ -15,8 +15,9 @@
  *
  * Each message and each immediate takes one of the receives of the target's net. A sender has credits for them, and the
  * other end gives them back in what it sends; the last one is for giving back alone, so that two who are both out of
- * credits do not wait for each other. The target of a WRITE or READ hears nothing of it: a message, a WORD, goes with
- * each TT_VERBS_TICK bytes, as a sign of life.
+ * credits do not wait for each other. The target of a WRITE or READ hears nothing of it. A message, a WORD, tells the
+ * target how many bytes have moved, as a sign of life: after TT_VERBS_TICK bytes, if the last sign is old enough. Bytes
+ * do not wait for a WORD: they move as long as the target's adapter works, whatever the target's process does.
  *
  * Requests complete in the order posted. The last one of each chain asks for a completion, which stands for all before.
  */
@@ -42,7 +43,8 @@ enum {
 	TT_VERBS_RECEIVE = 4096,     /* bytes of a receive: 1,000 peers take 128 MiB */
 	/* longer WRITEs and READs are cut: an adapter that loses 1 % of the packets gives up one of a megabyte */
 	TT_VERBS_PIECE = 256 << 10,
-	TT_VERBS_TICK = 1 << 20,     /* a sign of life goes with so many bytes */
+	TT_VERBS_TICK = 1 << 20,     /* fewer bytes are not worth a sign of life */
+	TT_VERBS_SIGNS = 32,         /* signs of life at most, while a net waits for an acknowledgement */
 	TT_VERBS_NOTIFY_MAX = 8192,  /* adaptive routing does not spread a longer WRITE with immediate */
 	TT_VERBS_BOUNCE = 16 << 10, TT_VERBS_BOUNCES = 128, /* the arena for memory that is not registered */
 	TT_VERBS_COPY_MAX = 128 << 10,
@@ -217,7 +219,8 @@ struct tt_verbs_peer {
 	uint64_t since;             /* and since when it is that; 0: nothing is awaited */
 	unsigned silent, signals;   /* requests since the last that asked for a completion; completions to come */
 	uint64_t at;                /* bytes of the first pending op that are posted */
-	uint64_t unheard;           /* bytes since the last message */
+	uint64_t moved, sign_at;    /* bytes since the last sign of life; so many make it worth a look at the clock */
+	uint64_t signed_at;         /* when the last one went */
 	unsigned credits, credit_max, owed;
 	uint16_t asked[TT_FRAME_SLOTS]; /* bytes that the answer of each slot has to bring */
 	struct tt_verbs_head answers[TT_FRAME_SLOTS];

@@ -125,7 +125,7 @@ static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 	case TT_VERBS_ANSWER:
 	case TT_VERBS_BYTES: take_answer(p, &h, bytes + sizeof h, wc->byte_len - sizeof h); return;
 	case TT_VERBS_NOTIFY: tell_notify(p, (uint32_t)le64toh(h.word)); return;
-	case TT_VERBS_WORD: return;
+	case TT_VERBS_WORD: p->base.received += le64toh(h.word); return;
 	default: tt_verbs_lose(p, -EPROTO, "it sent a message of no known kind");
 	}
 }

@@ -138,7 +138,6 @@ static uint8_t give_credits(struct tt_verbs_peer *p)
 
 	p->owed = 0;
 	p->credits--;
-	p->unheard = 0;
 	return n;
 }
 
@@ -238,7 +237,7 @@ static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
 	if (n)
 		add_bytes(p, wr, op, n, small);
 	p->at += n;
-	p->unheard += n;
+	p->moved += n;
 	if (notify)
 		add_notify(p, wr, op);
 	return last ? WHOLE : MORE;
@@ -308,8 +307,7 @@ static bool can_go_on(const struct tt_verbs_peer *p, const struct tt_op *op)
 {
 	bool takes_receive = op->kind == TT_SEND || is_asked(p, op) || notifies(p, op);
 
-	return p->unheard < TT_VERBS_TICK && (!takes_receive || p->credits > 1) &&
-	       (!is_asked(p, op) || p->ops.free_count);
+	return (!takes_receive || p->credits > 1) && (!is_asked(p, op) || p->ops.free_count);
 }
 
 static bool chain_op(struct tt_verbs_peer *p, struct tt_op *op)
@@ -325,14 +323,34 @@ static bool chain_op(struct tt_verbs_peer *p, struct tt_op *op)
 	return o != STARVED;
 }
 
+/* Half of the credits stay for other messages. The other half is so much that the target gives it back. */
+static bool owes_sign(struct tt_verbs_peer *p)
+{
+	if (p->moved < tt_max(p->sign_at, TT_VERBS_TICK) || p->credits <= p->credit_max / 2)
+		return false;
+	uint64_t now = tt_now();
+	if (now - p->signed_at < p->net->door.timeout / TT_VERBS_SIGNS) {
+		p->sign_at = p->moved + TT_VERBS_TICK;
+		return false;
+	}
+	p->signed_at = now;
+	return true;
+}
+
+static void chain_sign(struct tt_verbs_peer *p)
+{
+	chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD, .word = htole64(p->moved) });
+	p->moved = p->sign_at = 0;
+}
+
 static bool chain_next(struct tt_verbs_peer *p)
 {
 	struct tt_op *op = p->ops.pending.head;
 
 	if (p->answer_count && p->credits > 1) {
 		return answer(p, p->answers[p->answer_at % TT_FRAME_SLOTS]);
-	} else if ((p->unheard >= TT_VERBS_TICK && p->credits > 1) || (p->owed >= p->credit_max / 2 && p->credits)) {
-		chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
+	} else if ((p->owed >= p->credit_max / 2 && p->credits) || owes_sign(p)) {
+		chain_sign(p);
 	} else if (!op || !can_go_on(p, op) || !chain_op(p, op)) {
 		return false;
 	}
