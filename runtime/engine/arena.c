@@ -33,6 +33,7 @@ static struct { /* by address */
 	struct arena *empty; /* one empty slab is kept, for programs that allocate and free in turns; NULL: none */
 	uint64_t made;
 	_Atomic uint64_t freed;
+	uint64_t gone[TT_ARENAS_GONE]; /* serial numbers of those freed last; that of the nth at n, modulo the size */
 	bool forks;          /* the fork handlers are installed */
 } arenas = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -245,6 +246,7 @@ static void give_arena(struct arena *a)
 	if (a == arenas.empty)
 		return;
 	take_out(a);
+	arenas.gone[arenas.freed % TT_ARENAS_GONE] = a->serial;
 	drop(a);
 	arenas.freed++;
 }
@@ -295,15 +297,30 @@ uint64_t tt_arena_of(const void *base, size_t len, struct tt_mem *arena)
 	return serial;
 }
 
-bool tt_arena_is_there(uint64_t serial)
+bool tt_arena_is_there(uint64_t serial, const void *at)
 {
-	bool there = false;
+	const struct arena *a;
 
 	lock();
-	for (int i = 0; i < arenas.count; i++)
-		there |= arenas.at[i]->serial == serial;
+	a = find(at);
+	bool there = a && a->serial == serial;
 	unlock();
 	return there;
+}
+
+int tt_arenas_gone(uint64_t *seen, uint64_t gone[TT_ARENAS_GONE])
+{
+	int n = 0;
+
+	if (arenas.freed == *seen)
+		return 0;
+	lock();
+	bool few = arenas.freed - *seen <= TT_ARENAS_GONE;
+	for (uint64_t i = *seen; few && i < arenas.freed; i++)
+		gone[n++] = arenas.gone[i % TT_ARENAS_GONE];
+	*seen = arenas.freed;
+	unlock();
+	return few ? n : -1;
 }
 
 uint64_t tt_arenas_freed(void) { return arenas.freed; }

@@ -484,7 +484,7 @@ static void unpin(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
 
-	if (tt_list_empty(&e->unpinned) && (tt_list_empty(&e->arenas) || e->arenas_freed == tt_arenas_freed()))
+	if (tt_list_empty(&e->unpinned) && (!e->kept_count || e->arenas_freed == tt_arenas_freed()))
 		return;
 	tt_ticket_lock_release(&e->lock);
 	tt_unpin_waiting(job);

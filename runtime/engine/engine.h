@@ -10,7 +10,7 @@
 #include "transport/transport.h"
 #include "tutti.h"
 
-enum { TT_NETS = 8, TT_MODULES = 12 };
+enum { TT_NETS = 8, TT_MODULES = 12, TT_KEPT_BUCKETS = 1024 };
 
 struct tt_job;
 struct tt_member;
@@ -183,12 +183,15 @@ struct tt_engine {
 	size_t pin_above;              /* longer ops need a region; SIZE_MAX: no net asks for one */
 	size_t look_above;             /* longer ops get a region if their memory has one; SIZE_MAX likewise */
 	bool pins;                     /* some net reaches pinned memory alone */
-	struct tt_list arenas;         /* what stays pinned of tutti_alloc's memory; the last used is the last */
+	struct tt_pinned *kept[TT_KEPT_BUCKETS]; /* what stays pinned from call to call, by serial number */
+	size_t kept_count;
+	struct tt_list recent;         /* what of that makes room for others; the last used is the last */
+	int recent_count;
 	struct tt_list unpinned;       /* let go under the lock */
 	struct tt_registered *registered; /* what the program has registered, by address */
 	size_t registered_count, registered_room;
 	uint64_t registered_made;      /* ever */
-	uint64_t arenas_freed;         /* tt_arenas_freed() when `arenas` was last swept */
+	uint64_t arenas_freed;         /* tt_arenas_freed() when it was last looked for kept ones that are gone */
 	const struct tt_staging *stage;
 };
 
@@ -257,13 +260,18 @@ int tt_memory_alloc(const struct tt_job *, size_t bytes, int gpu, void **memory)
 void tt_memory_free(void *);                     /* NULL is allowed */
 struct tt_mem tt_mem_of(void *base, size_t len); /* with the memfd, if one arena holds all of it */
 uint64_t tt_arena_of(const void *base, size_t len, struct tt_mem *arena); /* its serial number; 0: none holds all */
-bool tt_arena_is_there(uint64_t serial);         /* not freed yet */
+bool tt_arena_is_there(uint64_t serial, const void *at); /* not freed yet; at: an address in it */
 uint64_t tt_arenas_freed(void);                  /* how many arenas of this process were freed */
+enum { TT_ARENAS_GONE = 64 };
+/* The serial numbers of arenas that were freed since *seen were; sets *seen. How many; or -1: more than
+ * TT_ARENAS_GONE, so that not all are known. */
+int tt_arenas_gone(uint64_t *seen, uint64_t gone[TT_ARENAS_GONE]);
 
 /* ---- pin.c: memory that all nets may reach ---- */
 
 struct tt_pinned {
-	struct tt_list link;        /* in engine.arenas or engine.unpinned */
+	struct tt_list link;        /* in engine.recent or engine.unpinned */
+	struct tt_pinned *next;     /* in the bucket of engine.kept */
 	struct tt_mem mem;
 	int remote;
 	struct tt_pin *pins[TT_NETS]; /* one of each net that pins; NULL: no more */
@@ -351,6 +359,8 @@ struct tt_scratch { /* zeroed is empty */
 	struct tt_slab *slabs;      /* where an op's memory must be in a region: what all buffers lie in */
 	size_t wanted;              /* bytes of the slab to be made next; 0: none */
 	struct tt_room *rooms;
+	struct tt_pinned **pinned;  /* slabs and rooms that are pinned, by address */
+	size_t pinned_count, pinned_room;
 };
 void *tt_scratch_take(struct tt_scratch *, size_t bytes); /* page- or line-aligned; NULL: no memory */
 void tt_scratch_give(struct tt_scratch *, void *, size_t bytes); /* bytes as for take; NULL is allowed */

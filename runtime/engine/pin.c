@@ -128,22 +128,73 @@ int tt_pinned_region(struct tt_pinned *p, struct tt_net *net, struct tt_region *
 	return err;
 }
 
-/* ---- arenas ---- */
+/* ---- what is kept, by serial number ---- */
 
-static void forget_freed(struct tt_job *job)
+static struct tt_pinned **bucket(struct tt_engine *e, uint64_t serial) { return &e->kept[serial % TT_KEPT_BUCKETS]; }
+static bool is_device(const struct tt_pinned *p) { return p->mem.gpu >= 0; }
+static bool makes_room(const struct tt_pinned *p) { return (p->remote || is_device(p)) && !p->stays; }
+
+/* What the pointer in its bucket points to. */
+static void let_go(struct tt_job *job, struct tt_pinned **at)
 {
 	struct tt_engine *e = &job->engine;
-	uint64_t freed = tt_arenas_freed();
+	struct tt_pinned *p = *at;
 
-	if (e->arenas_freed == freed)
-		return;
-	e->arenas_freed = freed;
-	tt_each_of(struct tt_pinned, link, p, &e->arenas) {
-		if (p->mem.gpu >= 0 || p->arena & TT_REGISTERED || tt_arena_is_there(p->arena))
-			continue;
+	*at = p->next;
+	e->kept_count--;
+	if (makes_room(p)) {
 		tt_list_remove(&p->link);
-		tt_unpin(job, p);
+		e->recent_count--;
 	}
+	tt_unpin(job, p);
+}
+
+static void let_go_of(struct tt_job *job, struct tt_pinned *p)
+{
+	struct tt_pinned **at = bucket(&job->engine, p->arena);
+
+	while (*at != p)
+		at = &(*at)->next;
+	let_go(job, at);
+}
+
+/* An arena may have the number of a device's allocation. */
+static void drop(struct tt_job *job, uint64_t serial, bool device)
+{
+	for (struct tt_pinned **at = bucket(&job->engine, serial); *at;)
+		if ((*at)->arena == serial && is_device(*at) == device)
+			let_go(job, at);
+		else
+			at = &(*at)->next;
+}
+
+void tt_pins_drop(struct tt_job *job, uint64_t serial) { drop(job, serial, !(serial & TT_REGISTERED)); }
+
+static bool is_gone(const struct tt_pinned *p)
+{
+	return !is_device(p) && !(p->arena & TT_REGISTERED) && !tt_arena_is_there(p->arena, p->mem.base);
+}
+
+static void sweep(struct tt_job *job)
+{
+	for (size_t i = 0; i < TT_KEPT_BUCKETS; i++)
+		for (struct tt_pinned **at = &job->engine.kept[i]; *at;)
+			if (is_gone(*at))
+				let_go(job, at);
+			else
+				at = &(*at)->next;
+}
+
+/* Of arenas that were freed since the last look. */
+static void forget_freed(struct tt_job *job)
+{
+	uint64_t gone[TT_ARENAS_GONE];
+	int n = tt_arenas_gone(&job->engine.arenas_freed, gone);
+
+	if (n < 0)
+		sweep(job);
+	while (n > 0)
+		drop(job, gone[--n], false);
 }
 
 static struct tt_pinned *pop_unpinned(struct tt_job *job)
@@ -171,13 +222,14 @@ static struct tt_pinned *use_kept(struct tt_job *job, const struct tt_mem *mem, 
 	struct tt_pinned *found = NULL; /* NULL: it is not pinned yet */
 
 	tt_ticket_lock_take(&e->lock);
-	tt_each_of(struct tt_pinned, link, p, &e->arenas)
+	for (struct tt_pinned *p = *bucket(e, serial); p; p = p->next)
 		if (p->arena == serial && p->remote == remote && p->mem.base == mem->base && p->mem.len == mem->len)
 			found = p;
-	if (found) {
+	if (found)
 		found->uses++;
-		tt_list_remove(&found->link); /* the last used is the last */
-		tt_list_append(&e->arenas, &found->link);
+	if (found && makes_room(found)) {
+		tt_list_remove(&found->link);
+		tt_list_append(&e->recent, &found->link);
 	}
 	tt_ticket_lock_release(&e->lock);
 	return found;
@@ -185,19 +237,19 @@ static struct tt_pinned *use_kept(struct tt_job *job, const struct tt_mem *mem, 
 
 static void keep_locked(struct tt_job *job, struct tt_pinned *kept, uint64_t serial)
 {
-	struct tt_pinned *oldest = NULL;
-	int n = 0;
+	struct tt_engine *e = &job->engine;
+	struct tt_pinned **at = bucket(e, serial);
 
 	kept->arena = serial;
 	kept->uses++;
-	tt_list_append(&job->engine.arenas, &kept->link);
-	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
-		if ((p->remote || p->mem.gpu >= 0) && !p->stays && !n++)
-			oldest = p;
-	if (n > KEPT) {
-		tt_list_remove(&oldest->link);
-		tt_unpin(job, oldest);
-	}
+	kept->next = *at;
+	*at = kept;
+	e->kept_count++;
+	if (!makes_room(kept))
+		return;
+	tt_list_append(&e->recent, &kept->link);
+	if (++e->recent_count > KEPT)
+		let_go_of(job, tt_container_of(e->recent.next, struct tt_pinned, link));
 }
 
 /* Memory that was unregistered meanwhile is not kept. */
@@ -220,22 +272,13 @@ static bool nth_kept(struct tt_job *job, int n, struct allocation *out)
 	bool any = false;
 
 	tt_ticket_lock_take(&job->engine.lock);
-	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
-		if (p->mem.gpu >= 0 && !any && !n--) {
+	tt_each_of(struct tt_pinned, link, p, &job->engine.recent)
+		if (is_device(p) && !any && !n--) {
 			*out = (struct allocation){ p->range.base, p->arena };
 			any = true;
 		}
 	tt_ticket_lock_release(&job->engine.lock);
 	return any;
-}
-
-void tt_pins_drop(struct tt_job *job, uint64_t serial)
-{
-	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
-		if (p->arena == serial && (serial & TT_REGISTERED || p->mem.gpu >= 0)) {
-			tt_list_remove(&p->link);
-			tt_unpin(job, p);
-		}
 }
 
 static void drop_allocation(struct tt_job *job, uint64_t number)
@@ -263,13 +306,11 @@ static bool give_up_idle(struct tt_job *job)
 	bool any = false;
 
 	tt_ticket_lock_take(&e->lock);
-	tt_each_of(struct tt_pinned, link, p, &e->arenas) {
-		if ((!p->remote && p->mem.gpu < 0) || p->stays || p->uses > 1)
-			continue;
-		tt_list_remove(&p->link);
-		tt_unpin(job, p);
-		any = true;
-	}
+	tt_each_of(struct tt_pinned, link, p, &e->recent)
+		if (p->uses == 1) {
+			let_go_of(job, p);
+			any = true;
+		}
 	tt_ticket_lock_release(&e->lock);
 	return any;
 }
@@ -440,10 +481,9 @@ int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_fo
 
 void tt_pins_close(struct tt_job *job)
 {
-	struct tt_list *node;
-
-	while ((node = tt_list_pop(&job->engine.arenas)))
-		tt_unpin(job, tt_container_of(node, struct tt_pinned, link));
+	for (size_t i = 0; i < TT_KEPT_BUCKETS; i++)
+		while (job->engine.kept[i])
+			let_go(job, &job->engine.kept[i]);
 	tt_unpin_waiting(job);
 	tt_registered_close(job);
 }

@@ -40,6 +40,54 @@ static void *new_bytes(size_t bytes)
 	return aligned_alloc(unit, (bytes + unit - 1) & ~(unit - 1));
 }
 
+/* ---- what is pinned, by address ---- */
+
+/* Room for one more. */
+static bool reserve(struct tt_scratch *s)
+{
+	size_t room = 2 * s->pinned_room + 16;
+	struct tt_pinned **more;
+
+	if (s->pinned_count < s->pinned_room)
+		return true;
+	if (!(more = realloc(s->pinned, room * sizeof *more)))
+		return false;
+	s->pinned = more;
+	s->pinned_room = room;
+	return true;
+}
+
+/* The index of the first that ends behind this address. */
+static size_t index_of(const struct tt_scratch *s, const void *at)
+{
+	size_t low = 0, high = s->pinned_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct tt_mem *mem = &s->pinned[middle]->mem;
+		if ((char *)mem->base + mem->len > (const char *)at)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+static void list_pinned(struct tt_scratch *s, struct tt_pinned *p)
+{
+	size_t i = index_of(s, p->mem.base);
+
+	memmove(s->pinned + i + 1, s->pinned + i, (s->pinned_count++ - i) * sizeof *s->pinned);
+	s->pinned[i] = p;
+}
+
+struct tt_pinned *tt_scratch_pinned(const struct tt_scratch *s, const void *at)
+{
+	size_t i = index_of(s, at);
+
+	return i < s->pinned_count && tt_pinned_holds(s->pinned[i], at, 1) ? s->pinned[i] : NULL;
+}
+
 /* ---- slabs ---- */
 
 /* With the lock or without it. */
@@ -55,15 +103,22 @@ static struct tt_slab *make_slab(struct tt_job *job, size_t bytes)
 	return NULL;
 }
 
-static void add_slab(struct tt_scratch *s, struct tt_slab *b)
+/* NULL: it serves nobody. */
+static struct tt_slab *add_slab(struct tt_scratch *s, struct tt_slab *b)
 {
 	/* the first one is cut: slots, which are a slab by themselves, go behind it */
 	struct tt_slab **at = b && s->slabs && b->pinned->mem.len < SLAB ? &s->slabs->next : &s->slabs;
+	bool listed = b && reserve(s);
 
 	if (!b)
-		return;
+		return NULL;
 	b->next = *at;
 	*at = b;
+	if (listed)
+		list_pinned(s, b->pinned);
+	else
+		b->used = b->pinned->mem.len;
+	return listed ? b : NULL;
 }
 
 static struct tt_job *job_of(struct tt_scratch *s) { return tt_container_of(s, struct tt_job, scratch); }
@@ -89,26 +144,13 @@ static void *cut(struct tt_scratch *s, size_t bytes)
 
 	while (b && place_in(b, bytes) + bytes > b->pinned->mem.len)
 		b = b->next;
-	if (!b)
-		add_slab(s, b = make_slab(job_of(s), bytes < SLOTS ? SLAB : bytes));
-	if (!b)
+	if (!b && !(b = add_slab(s, make_slab(job_of(s), bytes < SLOTS ? SLAB : bytes))))
 		return NULL;
 	size_t at = place_in(b, bytes);
 	b->used = at + bytes;
 	if (b == s->slabs && b->used > SLAB / 2)
 		ask_for_more(s, SLAB);
 	return (char *)b->pinned->mem.base + at;
-}
-
-struct tt_pinned *tt_scratch_pinned(const struct tt_scratch *s, const void *at)
-{
-	for (const struct tt_slab *b = s->slabs; b; b = b->next)
-		if (tt_pinned_holds(b->pinned, at, 1))
-			return b->pinned;
-	for (const struct tt_room *r = s->rooms; r; r = r->next)
-		if (r->pinned && tt_pinned_holds(r->pinned, at, 1))
-			return r->pinned;
-	return NULL;
 }
 
 static bool is_cut(const struct tt_scratch *s)
@@ -205,11 +247,13 @@ static struct tt_room *make_room(struct tt_scratch *s, size_t bytes)
 	for (r->len = pin ? PAGE : bytes; r->len < bytes; r->len *= 2)
 		;
 	struct tt_mem mem = { .base = r->at = new_bytes(r->len), .len = r->len, .gpu = -1, .fd = -1 };
-	if (!r->at || (pin && tt_pin_mem(job_of(s), &mem, 1, &r->pinned))) {
+	if (!r->at || (pin && (!reserve(s) || tt_pin_mem(job_of(s), &mem, 1, &r->pinned)))) {
 		free(r->at);
 		free(r);
 		return NULL;
 	}
+	if (pin)
+		list_pinned(s, r->pinned);
 	r->next = s->rooms;
 	s->rooms = r;
 	return r;
@@ -268,7 +312,7 @@ void tt_scratch_fill(struct tt_job *job)
 	tt_ticket_lock_release(&job->engine.lock);
 	b = make_slab(job, bytes);
 	tt_ticket_lock_take(&job->engine.lock);
-	add_slab(s, b);
+	b = add_slab(s, b);
 	if (b && bytes < SLAB) {
 		b->used = bytes;
 		tt_scratch_give(s, b->pinned->mem.base, bytes);
@@ -298,5 +342,6 @@ void tt_scratch_free(struct tt_scratch *s)
 	free_slabs(s);
 	while (s->rooms)
 		free_room(&s->rooms);
+	free(s->pinned);
 	*s = (struct tt_scratch){ 0 };
 }

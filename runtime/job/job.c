@@ -469,7 +469,7 @@ static int new_job(struct tt_job **out)
 	tt_list_init(&job->handles);
 	tt_list_init(&job->engine.waiters);
 	tt_list_init(&job->engine.timers);
-	tt_list_init(&job->engine.arenas);
+	tt_list_init(&job->engine.recent);
 	tt_list_init(&job->engine.unpinned);
 	job->engine.sleeper.fd = job->engine.backstage.fd = -1;
 	if ((err = tt_modules_make(job, tt_module_list()))) {

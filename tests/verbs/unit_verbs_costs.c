@@ -4,6 +4,7 @@
 #include "tests/harness/ranks.h"
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <time.h>
 
 enum { MIB = 1 << 20, LARGE = 64 * MIB, FEW = 20, ROUNDS = 200 };
 enum { LOOK_NS = 200000 }; /* TCP is polled so often, too: engine.c */
@@ -294,6 +295,45 @@ static void register_brought(tutti *job)
 	free(brought);
 }
 
+/* Nanoseconds of this thread's for puts from registered memory: the least of some rounds. */
+static uint64_t time_puts(tutti_window *w, const char *from)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		struct timespec a, b;
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+		for (int i = 0; i < FEW; i++)
+			CHECK(tutti_put(w, 1, 0, from, 1000, NULL) == 0);
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+		least = tt_min(least, (uint64_t)((b.tv_sec - a.tv_sec) * 1000000000 + b.tv_nsec - a.tv_nsec));
+	}
+	return least;
+}
+
+/* What is kept is found in as many steps, however much that is. */
+static void find_among_many(tutti *job)
+{
+	enum { MANY = 20000, LEN = 1024 };
+	char *there = (char *)take_memory(job, LEN), *brought = calloc(MANY, LEN);
+	uint64_t few, many;
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", there, LEN, &w) == 0 && tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		for (int i = 0; i < FEW; i++)
+			CHECK(tutti_register(job, brought + i * LEN, LEN) == 0);
+		few = time_puts(w, brought);
+		for (int i = FEW; i < MANY; i++)
+			CHECK(tutti_register(job, brought + i * LEN, LEN) == 0);
+		many = time_puts(w, brought);
+		CHECK(many < 3 * few);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_leave(job);
+	free(brought);
+}
+
 static int open_registrations(void) { return (int)fake_calls("reg_mr") - (int)fake_calls("dereg_mr"); }
 
 /* What a started call uses stays pinned until the call ends, and then goes. */
@@ -356,6 +396,7 @@ static void test_registrations(void) { on_verbs(register_once); }
 static void test_kept(void) { on_verbs(give_up_kept); }
 static void test_unlockable(void) { on_verbs(copy_unlockable); }
 static void test_brought(void) { on_verbs(register_brought); }
+static void test_many(void) { on_verbs(find_among_many); }
 static void test_in_use(void) { on_verbs(unregister_in_use); }
 static void test_register_unlockable(void) { on_verbs(register_unlockable); }
 
@@ -368,6 +409,7 @@ static CU_TestInfo costs_tests[] = {
 	{ "what is kept makes room", test_kept },
 	{ "a few bytes need no locked memory", test_unlockable },
 	{ "registered memory is pinned once", test_brought },
+	{ "as fast with 20,000 registered ranges", test_many },
 	{ "unregistered in use", test_in_use },
 	{ "registering without memory to lock", test_register_unlockable },
 	CU_TEST_INFO_NULL,
