@@ -67,11 +67,16 @@ static void count(_Atomic uint32_t *counter, uint32_t n)
 	atomic_store_explicit(counter, n, memory_order_relaxed);
 }
 
+void tt_visit(struct tt_job *job)
+{
+	count(&job->engine.visits, 2);
+	tt_speaker = &job->speaker;
+}
+
 void tt_lock(struct tt_job *job)
 {
 	tt_ticket_lock_take(&job->engine.lock);
-	count(&job->engine.visits, 2);
-	tt_speaker = &job->speaker;
+	tt_visit(job);
 }
 
 void tt_unlock(struct tt_job *job)

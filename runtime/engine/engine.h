@@ -185,6 +185,7 @@ struct tt_engine {
 	bool pins;                     /* some net reaches pinned memory alone */
 	struct tt_pinned *kept[TT_KEPT_BUCKETS]; /* what stays pinned from call to call, by serial number */
 	size_t kept_count;
+	struct tt_pinned *last_kept;   /* that tt_use_kept() found; NULL: none */
 	struct tt_list recent;         /* what of that makes room for others; the last used is the last */
 	int recent_count;
 	struct tt_list unpinned;       /* let go under the lock */
@@ -202,6 +203,7 @@ void tt_engine_close(struct tt_job *); /* closes the nets */
 void tt_lock(struct tt_job *);
 void tt_unlock(struct tt_job *);
 /* With the lock: */
+void tt_visit(struct tt_job *);   /* makes a tt_lock() of engine.lock that was taken alone */
 int tt_progress(struct tt_job *); /* one turn: polls nets and modules, runs timers; returns the number of events */
 void tt_look(struct tt_job *, struct tt_net *); /* polls this net, if a poll costs no system call */
 /* Spins for a microsecond at most, until something has come from this peer, and handles it. False: nothing has come, or
@@ -318,6 +320,9 @@ int tt_pin_mem(struct tt_job *, const struct tt_mem *, int remote, struct tt_pin
 /* With the lock: */
 void tt_unpin(struct tt_job *, struct tt_pinned *); /* later, without the lock; NULL is allowed */
 int tt_pinned_region(struct tt_pinned *, struct tt_net *, struct tt_region **); /* all of it, for local use */
+/* What is kept of the arena or the registered range that holds all of this memory of the host, for local use; used once
+ * more. NULL: nothing. */
+struct tt_pinned *tt_use_kept(struct tt_job *, const void *base, size_t len);
 /* Unpins a registered range, or a device's allocation, at once, or when the last call that uses the pins has ended. */
 void tt_pins_drop(struct tt_job *, uint64_t serial);
 
@@ -343,9 +348,11 @@ static inline bool tt_pinned_holds(const struct tt_pinned *p, const void *at, si
 /* ---- registered.c: memory that the program registers ---- */
 
 #define TT_REGISTERED (1ull << 63) /* in the serial numbers of registered ranges; arenas have lower ones */
-/* The serial number of the host's range that holds all of this, and the range; 0: none does. Takes the lock. */
-uint64_t tt_registered_of(struct tt_job *, const void *base, size_t len, struct tt_mem *all);
-bool tt_registered_is(const struct tt_job *, const struct tt_mem *, uint64_t serial); /* with the lock: is it in it? */
+/* With the lock: */
+/* The serial number of the host's range that holds all of this, and the range; 0: none does. */
+uint64_t tt_registered_of(const struct tt_job *, const void *base, size_t len, struct tt_mem *all);
+bool tt_registered_is(const struct tt_job *, const struct tt_mem *, uint64_t serial); /* is it in it? */
+/* Without: */
 int tt_register(struct tt_job *, void *memory, size_t bytes); /* tutti_register */
 int tt_unregister(struct tt_job *, void *memory);             /* tutti_unregister */
 void tt_registered_close(struct tt_job *);

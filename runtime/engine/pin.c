@@ -142,6 +142,7 @@ static void let_go(struct tt_job *job, struct tt_pinned **at)
 
 	*at = p->next;
 	e->kept_count--;
+	e->last_kept = e->last_kept == p ? NULL : e->last_kept;
 	if (makes_room(p)) {
 		tt_list_remove(&p->link);
 		e->recent_count--;
@@ -216,23 +217,55 @@ void tt_unpin_waiting(struct tt_job *job)
 		tt_unpin_now(p);
 }
 
+static struct tt_pinned *find_kept(struct tt_engine *e, const struct tt_mem *mem, int remote, uint64_t serial)
+{
+	struct tt_pinned *p = *bucket(e, serial);
+
+	while (p && (p->arena != serial || p->remote != remote || p->mem.base != mem->base || p->mem.len != mem->len))
+		p = p->next;
+	return p;
+}
+
+/* NULL: it is not pinned yet. */
 static struct tt_pinned *use_kept(struct tt_job *job, const struct tt_mem *mem, int remote, uint64_t serial)
 {
 	struct tt_engine *e = &job->engine;
-	struct tt_pinned *found = NULL; /* NULL: it is not pinned yet */
 
 	tt_ticket_lock_take(&e->lock);
-	for (struct tt_pinned *p = *bucket(e, serial); p; p = p->next)
-		if (p->arena == serial && p->remote == remote && p->mem.base == mem->base && p->mem.len == mem->len)
-			found = p;
+	struct tt_pinned *found = find_kept(e, mem, remote, serial);
 	if (found)
 		found->uses++;
 	if (found && makes_room(found)) {
-		tt_list_remove(&found->link);
+		tt_list_remove(&found->link); /* the last used is the last */
 		tt_list_append(&e->recent, &found->link);
 	}
 	tt_ticket_lock_release(&e->lock);
 	return found;
+}
+
+/* The serial number of the arena, or of the registered range, that holds all. 0: neither does. With the lock. */
+static uint64_t find_kept_range(const struct tt_job *job, const void *base, size_t len, struct tt_mem *all)
+{
+	uint64_t serial = tt_arena_of(base, len, all);
+
+	return serial ? serial : tt_registered_of(job, base, len, all);
+}
+
+struct tt_pinned *tt_use_kept(struct tt_job *job, const void *base, size_t len)
+{
+	struct tt_engine *e = &job->engine;
+	struct tt_mem all;
+
+	forget_freed(job); /* the address of the last one may come again */
+	if (!e->last_kept || !tt_pinned_holds(e->last_kept, base, len)) {
+		uint64_t serial = find_kept_range(job, base, len, &all);
+		struct tt_pinned *found = serial ? find_kept(e, &all, 0, serial) : NULL;
+		if (!found)
+			return NULL;
+		e->last_kept = found;
+	}
+	e->last_kept->uses++;
+	return e->last_kept;
 }
 
 static void keep_locked(struct tt_job *job, struct tt_pinned *kept, uint64_t serial)
@@ -432,20 +465,15 @@ static int pin_device(struct tt_job *job, const void *base, size_t len, enum tt_
 	return 0;
 }
 
-/* The serial number of the arena, or of the registered range, that holds all. 0: neither does. */
-static uint64_t find_kept_range(struct tt_job *job, const void *base, size_t len, struct tt_mem *all)
-{
-	uint64_t serial = tt_arena_of(base, len, all);
-
-	return serial ? serial : tt_registered_of(job, base, len, all);
-}
-
 static int pin_for(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use,
                    const struct tt_gpu_range *known, struct tt_pinned **out)
 {
 	struct tt_mem arena, mem = tt_mem_of((void *)(uintptr_t)base, len);
-	uint64_t serial = use == TT_PIN_WINDOW ? 0 : find_kept_range(job, base, len, &arena);
 	struct tt_gpu_range range = known ? *known : (struct tt_gpu_range){ .device = -1 };
+
+	tt_ticket_lock_take(&job->engine.lock);
+	uint64_t serial = use == TT_PIN_WINDOW ? 0 : find_kept_range(job, base, len, &arena);
+	tt_ticket_lock_release(&job->engine.lock);
 	int err = serial || known ? 0 : tt_find_device(base, len, &range);
 
 	if (err || range.device >= 0)

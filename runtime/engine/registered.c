@@ -41,19 +41,14 @@ static const struct tt_registered *find(const struct tt_engine *e, const void *b
 	return r;
 }
 
-uint64_t tt_registered_of(struct tt_job *job, const void *base, size_t len, struct tt_mem *all)
+uint64_t tt_registered_of(const struct tt_job *job, const void *base, size_t len, struct tt_mem *all)
 {
-	const struct tt_registered *r;
-	uint64_t serial = 0;
+	const struct tt_registered *r = find(&job->engine, base, len);
 
-	tt_ticket_lock_take(&job->engine.lock);
-	r = find(&job->engine, base, len);
-	if (r && !r->device) {
-		*all = (struct tt_mem){ .base = r->base, .len = r->len, .gpu = -1, .fd = -1 };
-		serial = r->serial;
-	}
-	tt_ticket_lock_release(&job->engine.lock);
-	return serial;
+	if (!r || r->device)
+		return 0;
+	*all = (struct tt_mem){ .base = r->base, .len = r->len, .gpu = -1, .fd = -1 };
+	return r->serial;
 }
 
 bool tt_registered_is(const struct tt_job *job, const struct tt_mem *mem, uint64_t serial)

@@ -1079,32 +1079,15 @@ int tt_window_ask(struct tutti_window *w, int rank)
 	return was == KNOWN ? 0 : was == CLOSED ? -ESTALE : -EINPROGRESS;
 }
 
-/* Not tt_lock(): that keeps the background thread off the nets, which this thread does not poll. */
-static bool act_at_once(struct tt_job *job, struct tutti_window *w, const struct call *c, tutti_op *op)
-{
-	bool done;
-
-	tt_ticket_lock_take(&job->engine.lock);
-	done = !job->left && act_there(&w->remotes[c->rank], c);
-	if (done && op)
-		tt_operation_at_once(job, op, c->what, c->rank);
-	tt_ticket_lock_release(&job->engine.lock);
-	return done;
-}
-
 /* Is the rank connected over a net that has no use of a region for these bytes? Or will they be refused? */
 static bool goes_unpinned(struct tutti_window *w, const struct call *c)
 {
-	struct tt_job *job = tt_job_of(w);
-	bool answer;
-
-	tt_ticket_lock_take(&job->engine.lock);
+	const struct tt_job *job = tt_job_of(w);
 	const struct tt_member *m = tt_member(job, c->rank);
 	const struct remote *r = &w->remotes[c->rank];
-	answer = c->rank == job->rank || (r->state == KNOWN && !fits(r, c->offset, c->bytes)) ||
-	         (m->state == TT_UP && m->link->used && m->link->peer->net->copy_max == SIZE_MAX);
-	tt_ticket_lock_release(&job->engine.lock);
-	return answer;
+
+	return c->rank == job->rank || (r->state == KNOWN && !fits(r, c->offset, c->bytes)) ||
+	       (m->state == TT_UP && m->link->used && m->link->peer->net->copy_max == SIZE_MAX);
 }
 
 static bool needs_pin(struct tutti_window *w, const struct call *c)
@@ -1114,12 +1097,31 @@ static bool needs_pin(struct tutti_window *w, const struct call *c)
 	return c->kind != TT_ADD && c->bytes > tt_job_of(w)->engine.look_above && !goes_unpinned(w, c);
 }
 
-/* With the lock, on success. */
-static int pin_and_lock(struct tutti_window *w, struct call *c)
+static bool act_at_once(struct tt_job *job, struct tutti_window *w, const struct call *c, tutti_op *op)
 {
-	if (!needs_pin(w, c))
-		return tt_begin(w->job);
-	return tt_begin_pinned(w->job, &w->handle.users, c->local, c->bytes, TT_PIN_READ, &c->range, &c->pinned);
+	bool done = c->rank != job->rank && !c->device && act_there(&w->remotes[c->rank], c);
+
+	if (done && op)
+		tt_operation_at_once(job, op, c->what, c->rank);
+	return done;
+}
+
+/* 1: all is done. 0: it is to begin, with the lock, and is pinned if it must be. Where all is done, this thread does
+ * not poll the nets: tt_lock() would keep the background thread off them. */
+static int enter(struct tutti_window *w, struct call *c, tutti_op *op)
+{
+	struct tt_job *job = tt_job_of(w);
+
+	tt_ticket_lock_take(&job->engine.lock);
+	bool left = job->left, done = !left && act_at_once(job, w, c, op), pins = !left && !done && needs_pin(w, c);
+	if (!left && !done && (!pins || (!c->device && (c->pinned = tt_use_kept(job, c->local, c->bytes))))) {
+		tt_visit(job);
+		return 0;
+	}
+	tt_ticket_lock_release(&job->engine.lock);
+	if (!pins)
+		return left ? tt_refuse_job(job) : 1;
+	return tt_begin_pinned(job, &w->handle.users, c->local, c->bytes, TT_PIN_READ, &c->range, &c->pinned);
 }
 
 static int find_device(struct call *c)
@@ -1140,10 +1142,8 @@ static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 
 	if ((err = tt_operation_may_begin(job, op)) || (err = check_call(w, c)) || (err = find_device(c)))
 		return err;
-	if (c->rank != job->rank && !c->device && act_at_once(job, w, c, op))
-		return 0;
-	if ((err = pin_and_lock(w, c)))
-		return err;
+	if ((err = enter(w, c, op)))
+		return err < 0 ? err : 0;
 	struct tt_operation *q = tt_operation_begin(job, op, &stack, c->what, c->rank);
 	fill(q, w, c);
 	if (c->rank == job->rank && (c->device || is_on_device(w))) {

@@ -82,7 +82,7 @@ static void copy_small(tutti *job)
 
 /* ---- requests ---- */
 
-struct costs { uint64_t requests, doorbells, registrations, polls; };
+struct costs { uint64_t requests, doorbells, registrations, polls, locks; };
 
 /* Ranks that do not spin sleep at once: there are fewer cores than ranks, or others want the cores. */
 static const struct tt_engine *engine;
@@ -102,13 +102,14 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int ms)
 
 static struct costs costs_now(void)
 {
-	return (struct costs){ fake_requests(), fake_calls("post_send"), fake_calls("reg_mr"), polls };
+	return (struct costs){ fake_requests(), fake_calls("post_send"), fake_calls("reg_mr"), polls,
+		                engine->lock.next };
 }
 
 /* Heartbeats come in between now and then; that no round is without them would take more than a busy machine. */
 static void expect(tutti_window *w, char *at, size_t len, bool get, uint64_t requests)
 {
-	struct costs least = { UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX };
+	struct costs least = { UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX };
 
 	for (int round = 0; round < ROUNDS; round++) {
 		struct costs a = costs_now(), b;
@@ -121,10 +122,12 @@ static void expect(tutti_window *w, char *at, size_t len, bool get, uint64_t req
 		least.doorbells = tt_min(least.doorbells, b.doorbells - a.doorbells);
 		least.registrations = tt_min(least.registrations, b.registrations - a.registrations);
 		least.polls = tt_min(least.polls, b.polls - tt_min(b.polls, may));
+		least.locks = tt_min(least.locks, b.locks - a.locks);
 	}
 	CHECK(least.requests == FEW * requests);
 	CHECK(least.doorbells == FEW);
 	CHECK(least.registrations == 0);
+	CHECK(least.locks == FEW);
 	CHECK(least.polls == 0 || !engine->spin || engine->crowded_until);
 }
 
@@ -403,7 +406,7 @@ static void test_register_unlockable(void) { on_verbs(register_unlockable); }
 static CU_TestInfo costs_tests[] = {
 	{ "all-reduce, push and pull copy nothing", test_copies_nothing },
 	{ "what is not registered is copied, and counted", test_copies_small },
-	{ "one request, one doorbell and no system call a put, and a get", test_requests },
+	{ "one request, doorbell and lock and no system call a put, and a get", test_requests },
 	{ "the background thread leaves the nets to short calls", test_polls_alone },
 	{ "nothing is registered twice", test_registrations },
 	{ "what is kept makes room", test_kept },
