@@ -356,6 +356,7 @@ static int arm(struct tt_net *base)
 	struct tt_verbs *net = tt_verbs_of(base);
 
 	net->asleep = true;
+	tt_verbs_push_all(net);
 	hear_wakes(net);
 	if (ibv_req_notify_cq(net->cq, 0))
 		return 1;

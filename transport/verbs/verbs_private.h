@@ -50,6 +50,7 @@ enum {
 	TT_VERBS_COPY_MAX = 128 << 10,
 	TT_VERBS_INLINE = 220,
 	TT_VERBS_RETRIES = 6,        /* 7: rxe never gives up */
+	TT_VERBS_LAZY = 16,          /* lazy puts that leave with one doorbell */
 	TT_VERBS_IWARP = 3,          /* a link, besides the library's */
 	TT_VERBS_BATCH = 16,         /* completions that are polled together */
 	TT_VERBS_BUCKETS = 256,
@@ -218,6 +219,7 @@ struct tt_verbs_peer {
 	uint32_t seen;              /* `completed` when it was last looked at, */
 	uint64_t since;             /* and since when it is that; 0: nothing is awaited */
 	unsigned silent, signals;   /* requests since the last that asked for a completion; completions to come */
+	unsigned lazy;              /* pending puts that wait for others */
 	uint64_t at;                /* bytes of the first pending op that are posted */
 	uint64_t moved, sign_at;    /* bytes since the last sign of life; so many make it worth a look at the clock */
 	uint64_t signed_at;         /* when the last one went */

@@ -361,6 +361,7 @@ static bool chain_next(struct tt_verbs_peer *p)
 static void push(struct tt_verbs_peer *p)
 {
 	tt_list_remove(&p->dirty);
+	p->lazy = 0;
 	while (tt_verbs_alive(p) && has_room(p) && chain_next(p))
 		if (p->silent >= TT_VERBS_SILENT)
 			signal_last(p);
@@ -386,12 +387,20 @@ void tt_verbs_probe(struct tt_verbs_peer *p)
 	ring(p);
 }
 
+/* Lazy puts wait for each other while the adapter has enough to do for this peer. The next progress() or arm() sends
+ * them at the latest. A NOTIFY is waited for at the other end. */
+static bool may_wait(struct tt_verbs_peer *p, const struct tt_op *op)
+{
+	return op->kind == TT_PUT && (op->flags & (TT_LAZY | TT_NOTIFY)) == TT_LAZY && p->posted != p->completed &&
+	       ++p->lazy < TT_VERBS_LAZY;
+}
+
 void tt_verbs_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_verbs_peer *p = tt_container_of(base, struct tt_verbs_peer, base);
 
 	tt_flight_post(&p->ops, p->stage == TT_VERBS_UP, op);
-	if (p->net->inside)
+	if (p->net->inside || may_wait(p, op))
 		tt_verbs_want_to_send(p);
 	else
 		push(p);

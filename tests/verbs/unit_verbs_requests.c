@@ -1,0 +1,82 @@
+/* unit_verbs_requests.c - what a net asks of its adapter: doorbells, counted */
+#include "tests/verbs/nets.h"
+#include "transport/verbs/verbs_private.h"
+
+enum { STREAM = 64 };
+
+static struct op ops[STREAM];
+
+/* A short put from a to b, outside progress(). */
+static void put_short(struct op *o, uint32_t flags, size_t len)
+{
+	*o = (struct op){ .op = { .kind = TT_PUT, .flags = flags, .local = nets[0].memory, .len = len,
+		                  .region = nets[0].region, .key = &nets[1].region->key, .done = done } };
+	tt_verbs.post(nets[0].peer[1], &o->op);
+}
+
+static uint64_t count_doorbells(uint32_t flags, int n)
+{
+	uint64_t before = fake_calls("post_send"), posted;
+
+	for (int i = 0; i < n; i++)
+		put_short(&ops[i], flags, 8);
+	posted = fake_calls("post_send") - before;
+	for (int i = 0; i < n; i++) {
+		UNTIL(ops[i].dones == 1 && ops[i].op.err == 0);
+	}
+	settle();
+	return posted;
+}
+
+/* One alone leaves at once, a stream in batches; what somebody waits for waits for nothing. */
+static void ring_seldom(void)
+{
+	row_name = devices[0];
+	open_nets(1);
+	CU_ASSERT_EQUAL(count_doorbells(TT_LAZY, 1), 1);
+	CU_ASSERT(count_doorbells(TT_LAZY, STREAM) <= 1 + STREAM / TT_VERBS_LAZY);
+	CU_ASSERT_EQUAL(count_doorbells(TT_LAZY | TT_NOTIFY, STREAM / 4), STREAM / 4);
+	CU_ASSERT_EQUAL(count_doorbells(0, STREAM / 4), STREAM / 4);
+	close_nets();
+}
+
+static void test_doorbells(void) { each_way(ring_seldom); }
+
+/* Turns a until it may sleep. */
+static void lull(void)
+{
+	do {
+		CU_ASSERT(tt_verbs.progress(nets[0].net) >= 0);
+	} while (tt_verbs.arm(nets[0].net));
+}
+
+/* What has been put off leaves before a thread sleeps. */
+static void test_put_off(void)
+{
+	uint64_t before;
+
+	row_name = "put off";
+	open_nets(1);
+	lull();
+	before = fake_calls("post_send");
+	put_short(&ops[0], TT_LAZY, 8);
+	put_short(&ops[1], TT_LAZY, 8);
+	CU_ASSERT_EQUAL(fake_calls("post_send") - before, 1);
+	tt_verbs.arm(nets[0].net);
+	CU_ASSERT_EQUAL(fake_calls("post_send") - before, 2);
+	UNTIL(ops[0].dones && ops[1].dones);
+	close_nets();
+}
+
+static CU_TestInfo requests_tests[] = {
+	{ "lazy puts share doorbells", test_doorbells },
+	{ "what was put off leaves before a sleep", test_put_off },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = { { "requests", NULL, NULL, NULL, NULL, requests_tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv)
+{
+	tt_verbs_instead = &tt_fake_verbs;
+	return run_suites(suites, argc, argv);
+}
