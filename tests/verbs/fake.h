@@ -26,9 +26,10 @@
  *   that is destroyed with an event that nobody has acknowledged, or closed with others in it. The fake says so and
  *   aborts; a test that wants to see the bug itself sets fake_lenient(1).
  *
- * Work goes on while somebody polls a queue, asks for CM events in vain, or arms a queue: then until the first event,
- * or until all is quiet. There are no threads and, with two exceptions, no time: a try is a step. The exceptions are a
- * request to a queue pair that is not connected yet, which waits as long as its timeout says, and fake_cut().
+ * Work goes on while somebody polls a queue, asks for CM events in vain, or arms a queue, or posts requests whose
+ * completions go to an armed one: then until the first event, or until all is quiet. There are no threads and, with two
+ * exceptions, no time: a try is a step. The exceptions are a request to a queue pair that is not connected yet, which
+ * waits as long as its timeout says, and fake_cut().
  *
  * All functions may be called from any thread. */
 #ifndef TESTS_VERBS_FAKE_H

@@ -386,7 +386,7 @@ static int refuse(const struct fake_qp *q, int err, struct ibv_send_wr *wr, stru
 int fake_post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct fake_qp *q = qp_of(base);
-	int err = fake_enter(FAKE_post_send, q->context->adapter->removed ? NULL : q->context);
+	int err = fake_enter(FAKE_post_send, q->context->adapter->removed ? NULL : q->context), before = all->rings;
 
 	for (; wr; wr = wr->next) {
 		if (!err)
@@ -398,6 +398,8 @@ int fake_post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_
 		if (q->state != IBV_QPS_ERR || !q->context->adapter->is.swallows)
 			enqueue(q, wr);
 	}
+	while (cq_of(base->send_cq)->armed && all->rings == before && fake_step())
+		; /* somebody may sleep: nobody polls or arms the queue */
 	return fake_leave(0);
 }
 

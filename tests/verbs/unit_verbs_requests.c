@@ -1,6 +1,7 @@
-/* unit_verbs_requests.c - what a net asks of its adapter: doorbells, counted */
+/* unit_verbs_requests.c - what a net asks of its adapter: doorbells and armings, counted */
 #include "tests/verbs/nets.h"
 #include "transport/verbs/verbs_private.h"
+#include <poll.h>
 
 enum { STREAM = 64 };
 
@@ -68,9 +69,33 @@ static void test_put_off(void)
 	close_nets();
 }
 
+/* Other threads' calls arm the net again and again while one sleeps on it: the adapter is not asked anew. */
+static void test_armed_once(void)
+{
+	uint64_t armed, polled;
+
+	row_name = "armed once";
+	open_nets(1);
+	lull();
+	armed = fake_calls("req_notify_cq");
+	polled = fake_calls("poll_cq");
+	for (int i = 0; i < STREAM; i++)
+		CU_ASSERT_EQUAL(tt_verbs.arm(nets[0].net), 0);
+	CU_ASSERT(fake_calls("req_notify_cq") == armed && fake_calls("poll_cq") == polled);
+	send_to(0, 1, &ops[0]); /* what completes now wakes whoever sleeps */
+	CU_ASSERT_EQUAL(tt_verbs.arm(nets[0].net), 0);
+	CU_ASSERT_EQUAL(fake_calls("req_notify_cq"), armed);
+	CU_ASSERT(poll(&(struct pollfd){ .fd = nets[0].net->fd, .events = POLLIN }, 1, 0) == 1);
+	UNTIL(ops[0].dones);
+	lull();
+	CU_ASSERT(fake_calls("req_notify_cq") > armed);
+	close_nets();
+}
+
 static CU_TestInfo requests_tests[] = {
 	{ "lazy puts share doorbells", test_doorbells },
 	{ "what was put off leaves before a sleep", test_put_off },
+	{ "armed once", test_armed_once },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "requests", NULL, NULL, NULL, NULL, requests_tests }, CU_SUITE_INFO_NULL };

@@ -164,6 +164,7 @@ struct tt_verbs {
 
 	bool inside;                /* progress() or disconnect() is on the stack: post() only queues */
 	bool asleep;                /* arm() has been called since the sockets were looked at */
+	bool armed;                 /* the queue of completions has been armed, and not been polled since */
 	unsigned turns;             /* calls of progress() */
 	uint64_t reviewed;          /* when it was last looked for peers that do not acknowledge */
 };
