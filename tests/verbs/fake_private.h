@@ -64,6 +64,7 @@ struct fake_cq {
 	struct fake_entry *entries;  /* a ring; the first `seen` of them can be polled */
 	int first, count, seen, users;
 	unsigned unacked, async_unacked;
+	int vector;
 	enum { FAKE_UNARMED, FAKE_ARMED, FAKE_SOLICITED } armed;
 };
 

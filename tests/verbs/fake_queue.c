@@ -154,12 +154,15 @@ struct ibv_cq *fake_create_cq(struct ibv_context *c, int cqe, void *user, struct
 	cq->base.channel = channel;
 	cq->base.cq_context = user;
 	cq->base.cqe = cqe;
+	cq->vector = vector;
 	tt_list_init(&cq->fresh);
 	if (channel)
 		channel->refcnt++;
 	context_of(c)->objects++;
 	return fake_leave_with(0, &cq->base);
 }
+
+int fake_vector(const struct ibv_cq *cq) { return tt_container_of(cq, const struct fake_cq, base)->vector; }
 
 static void forget_cq_events(struct fake_cq *cq)
 {

@@ -2,6 +2,7 @@
 #include "tests/verbs/nets.h"
 #include "transport/verbs/verbs_private.h"
 #include <poll.h>
+#include <sched.h>
 
 enum { STREAM = 64 };
 
@@ -92,10 +93,34 @@ static void test_armed_once(void)
 	close_nets();
 }
 
+/* Ranks on different cores get different interrupts. */
+static void test_vectors(void)
+{
+	cpu_set_t all, one;
+	int cores = 0, vectors = 4; /* the fake's */
+
+	row_name = "vectors";
+	CU_ASSERT_FATAL(sched_getaffinity(0, sizeof all, &all) == 0);
+	for (int core = 0; core < CPU_SETSIZE && cores < 8; core++) {
+		if (!CPU_ISSET(core, &all))
+			continue;
+		cores++;
+		CPU_ZERO(&one);
+		CPU_SET(core, &one);
+		CU_ASSERT_FATAL(sched_setaffinity(0, sizeof one, &one) == 0);
+		fake_seed(1);
+		CU_ASSERT_FATAL(open_one(0) == 0);
+		CU_ASSERT_EQUAL(fake_vector(tt_container_of(nets[0].net, struct tt_verbs, base)->cq), core % vectors);
+		close_nets();
+	}
+	CU_ASSERT(sched_setaffinity(0, sizeof all, &all) == 0);
+}
+
 static CU_TestInfo requests_tests[] = {
 	{ "lazy puts share doorbells", test_doorbells },
 	{ "what was put off leaves before a sleep", test_put_off },
 	{ "armed once", test_armed_once },
+	{ "an interrupt for each core", test_vectors },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "requests", NULL, NULL, NULL, NULL, requests_tests }, CU_SUITE_INFO_NULL };

@@ -6,6 +6,7 @@
 #include "transport/fork.h"
 #include "transport/verbs/verbs_private.h"
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -425,6 +426,15 @@ static int count_peers(struct tt_verbs *net, unsigned wanted, unsigned nets)
 	       tt_fail(-EIO, "%s has no room for a peer: its max_cqe, max_srq_wr or max_qp is too small", net->name);
 }
 
+/* Which of the adapter's interrupts tells of completions. They lie on different cores; so do ranks of one host, as a
+ * rule, and this thread runs on a core of its rank. */
+static int choose_vector(const struct tt_verbs *net)
+{
+	int core = sched_getcpu();
+
+	return core > 0 && net->device->num_comp_vectors > 0 ? core % net->device->num_comp_vectors : 0;
+}
+
 static int make_queues(struct tt_verbs *net)
 {
 	const struct tt_verbs_library *l = net->library;
@@ -433,7 +443,7 @@ static int make_queues(struct tt_verbs *net)
 
 	if (!(net->pd = l->alloc_pd(net->device)) || !(net->wakes = l->create_comp_channel(net->device)))
 		return tt_fail(-errno, "%s cannot be used: %s", net->name, strerror(errno));
-	if (!(net->cq = l->create_cq(net->device, entries, NULL, net->wakes, 0)))
+	if (!(net->cq = l->create_cq(net->device, entries, NULL, net->wakes, choose_vector(net))))
 		return tt_verbs_locked_too_much(net, "a completion queue", (size_t)entries * 64, errno);
 	if (!(net->srq = l->create_srq(net->pd, &attr)))
 		return tt_verbs_locked_too_much(net, "a queue of receives", attr.attr.max_wr * 32, errno);
