@@ -116,11 +116,38 @@ static void test_vectors(void)
 	CU_ASSERT(sched_setaffinity(0, sizeof all, &all) == 0);
 }
 
+/* Registering, 50 us at least, is not done for each peer. */
+static void test_slabs(void)
+{
+	enum { PEERS = 100 };
+	struct tt_verbs *net;
+	struct tt_verbs_share *share;
+	uint64_t before;
+
+	row_name = "slabs";
+	peers = PEERS;
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0);
+	net = tt_container_of(nets[0].net, struct tt_verbs, base);
+	before = fake_calls("reg_mr");
+	for (int i = 0; i < PEERS; i++) {
+		CU_ASSERT_FATAL(tt_verbs_take_share(net, &share) == 0);
+		memset(share->receives, i, TT_VERBS_CREDITS * TT_VERBS_RECEIVE);
+		memset(share->heads, i, TT_VERBS_DEPTH * sizeof *share->heads);
+	}
+	for (int i = 0; i < PEERS; i++)
+		CU_ASSERT(net->shares[i]->receives[0] == i && *(char *)&net->shares[i]->heads[TT_VERBS_DEPTH - 1] == i);
+	CU_ASSERT(fake_calls("reg_mr") - before <= 5 + PEERS / TT_VERBS_SLAB);
+	peers = 0;
+	close_nets();
+}
+
 static CU_TestInfo requests_tests[] = {
 	{ "lazy puts share doorbells", test_doorbells },
 	{ "what was put off leaves before a sleep", test_put_off },
 	{ "armed once", test_armed_once },
 	{ "an interrupt for each core", test_vectors },
+	{ "receives of several peers are registered together", test_slabs },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "requests", NULL, NULL, NULL, NULL, requests_tests }, CU_SUITE_INFO_NULL };

@@ -199,19 +199,30 @@ void tt_verbs_receive_again(struct tt_verbs *net, uint64_t wr_id)
 		tt_verbs_post_receives(net);
 }
 
+/* Registering takes far longer than what else a peer needs. So each slab is as large as all before, up to a size. */
+static int make_slab(struct tt_verbs *net)
+{
+	size_t n = tt_min(tt_min(tt_max(net->share_count, 1), TT_VERBS_SLAB), net->peer_max - net->share_count);
+
+	if (!make_block(net, "peers' receives", n * TT_VERBS_SHARE, 0, &net->slab))
+		return -ENOMEM;
+	net->slab_left = net->slab_size = (unsigned)n;
+	return 0;
+}
+
 static int make_share(struct tt_verbs *net, struct tt_verbs_share **out)
 {
-	size_t heads = TT_VERBS_DEPTH * sizeof(struct tt_verbs_head), bytes = TT_VERBS_CREDITS * TT_VERBS_RECEIVE;
-	struct tt_verbs_share *s = calloc(1, sizeof *s);
+	struct tt_verbs_share *s;
+	int err = net->slab_left ? 0 : make_slab(net);
 
-	if (!s)
+	if (err)
+		return err;
+	if (!(s = calloc(1, sizeof *s)))
 		return tt_fail(-ENOMEM, "no memory for a peer on %s", net->name);
-	s->receives = make_block(net, "a peer's receives", bytes + heads, 0, &s->mr);
-	if (!s->receives) {
-		free(s);
-		return -ENOMEM;
-	}
-	s->heads = (struct tt_verbs_head *)(void *)(s->receives + bytes);
+	s->mr = net->slab;
+	s->first = net->slab_left == net->slab_size;
+	s->receives = (char *)net->slab->addr + (net->slab_size - net->slab_left--) * TT_VERBS_SHARE;
+	s->heads = (struct tt_verbs_head *)(void *)(s->receives + TT_VERBS_CREDITS * TT_VERBS_RECEIVE);
 	tt_list_init(&s->node);
 	net->shares[net->share_count] = s;
 	for (unsigned i = 0; i < TT_VERBS_CREDITS; i++) /* even, and a request's wr_id is odd */
@@ -248,9 +259,13 @@ void tt_verbs_close_memory(struct tt_verbs *net)
 		forget(net, p);
 	while (net->share_count) {
 		struct tt_verbs_share *s = net->shares[--net->share_count];
-		free_block(net, s->mr);
+		if (s->first)
+			free_block(net, s->mr);
 		free(s);
 	}
+	if (net->slab_left && net->slab_left == net->slab_size)
+		free_block(net, net->slab); /* nobody had a share of it */
+	net->slab_left = 0;
 	free_block(net, net->arena_mr);
 	free_block(net, net->words);
 	net->arena_mr = net->words = NULL;

@@ -54,6 +54,7 @@ enum {
 	TT_VERBS_IWARP = 3,          /* a link, besides the library's */
 	TT_VERBS_BATCH = 16,         /* completions that are polled together */
 	TT_VERBS_BUCKETS = 256,
+	TT_VERBS_SLAB = 16,          /* shares that are registered together, at most */
 	TT_VERBS_FULL = 0x8000, TT_VERBS_PARTITION = 0x7fff, /* of a partition key: a full member; which partition */
 	TT_VERBS_TERMS_SIZE = 138, TT_VERBS_ADDRESS = 64, TT_VERBS_COOKIE = 16,
 };
@@ -74,7 +75,8 @@ struct tt_verbs_place { /* of memory at the other end */
 
 struct tt_verbs_share { /* a peer's part of registered memory. The receives stay posted when the peer is gone */
 	struct tt_list node;        /* in net->spare_shares, while no peer has it */
-	struct ibv_mr *mr;
+	struct ibv_mr *mr;          /* of its slab, */
+	bool first;                 /* whose first share it is */
 	struct tt_verbs_head *heads; /* one for each request */
 	char *receives;
 };
@@ -145,6 +147,8 @@ struct tt_verbs {
 
 	struct tt_verbs_share **shares;
 	unsigned share_count;
+	struct ibv_mr *slab;        /* of the next share, if any of the slab are left */
+	unsigned slab_left, slab_size; /* shares of the slab that nobody had, and all */
 	struct tt_list spare_shares;
 	char *arena;
 	struct ibv_mr *arena_mr;
