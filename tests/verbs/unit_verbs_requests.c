@@ -132,7 +132,7 @@ static void test_slabs(void)
 	before = fake_calls("reg_mr");
 	for (int i = 0; i < PEERS; i++) {
 		CU_ASSERT_FATAL(tt_verbs_take_share(net, &share) == 0);
-		memset(share->receives, i, TT_VERBS_CREDITS * TT_VERBS_RECEIVE);
+		memset(share->receives, i, (size_t)TT_VERBS_CREDITS * net->receive);
 		memset(share->heads, i, TT_VERBS_DEPTH * sizeof *share->heads);
 	}
 	for (int i = 0; i < PEERS; i++)
@@ -142,11 +142,45 @@ static void test_slabs(void)
 	close_nets();
 }
 
+/* How many requests a message of 64 KiB takes, between nets for so many peers. */
+static uint64_t count_parts(unsigned here, unsigned there)
+{
+	static char text[TT_MESSAGE_MAX];
+	uint64_t before, parts;
+
+	row_name = "parts";
+	fake_seed(1);
+	peers = here;
+	CU_ASSERT_FATAL(open_one(0) == 0);
+	peers = there;
+	CU_ASSERT_FATAL(open_one(1) == 0);
+	peers = 0;
+	connect_to(1);
+	UNTIL(nets[0].ups == 1 && nets[1].ups == 1);
+	settle();
+	before = fake_requests();
+	ops[0] = (struct op){ .op = { .kind = TT_SEND, .local = text, .len = sizeof text, .done = done } };
+	tt_verbs.post(nets[0].peer[1], &ops[0].op);
+	UNTIL(ops[0].dones && nets[1].messages == 1);
+	parts = fake_requests() - before;
+	close_nets();
+	return parts;
+}
+
+static void test_parts(void)
+{
+	CU_ASSERT(count_parts(64, 64) <= 5);
+	CU_ASSERT(count_parts(256, 256) <= 9);
+	CU_ASSERT(count_parts(1000, 1000) <= 18); /* a WORD gives credits back */
+	CU_ASSERT(count_parts(1000, 64) <= 18 && count_parts(64, 1000) <= 18); /* both take the shorter receive */
+}
+
 static CU_TestInfo requests_tests[] = {
 	{ "lazy puts share doorbells", test_doorbells },
 	{ "what was put off leaves before a sleep", test_put_off },
 	{ "armed once", test_armed_once },
 	{ "an interrupt for each core", test_vectors },
+	{ "long messages in few parts", test_parts },
 	{ "receives of several peers are registered together", test_slabs },
 	CU_TEST_INFO_NULL,
 };

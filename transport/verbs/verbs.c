@@ -405,6 +405,16 @@ static int watch(struct tt_verbs *net, int fd, void *what)
 	return 0;
 }
 
+/* A long message is cut into fewer parts where there are few peers. Of what may be locked, the smallest receives alone
+ * were counted. */
+static void choose_receive(struct tt_verbs *net, uint64_t spare)
+{
+	net->receive = TT_VERBS_RECEIVE;
+	while (2 * net->receive <= TT_VERBS_RECEIVE_MAX &&
+	       2 * net->receive * TT_VERBS_CREDITS * (uint64_t)net->peer_max <= tt_min(spare / 2, TT_VERBS_RECEIVES))
+		net->receive *= 2;
+}
+
 /* So many peers that neither their receives nor their completions can overflow a queue. Of what may be locked, windows
  * and other nets of the rank have their part. */
 static int count_peers(struct tt_verbs *net, unsigned wanted, unsigned nets)
@@ -419,6 +429,7 @@ static int count_peers(struct tt_verbs *net, unsigned wanted, unsigned nets)
 		net->lockable = (uint32_t)(lockable >> 10);
 	}
 	net->peer_max = (unsigned)n;
+	choose_receive(net, spare);
 	if (n)
 		return 0;
 	return net->lockable ? tt_verbs_locked_too_much(net, "an arena, a peer and as much again for windows",

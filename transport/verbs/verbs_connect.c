@@ -218,7 +218,7 @@ static void take_terms(struct tt_verbs_peer *p)
 		return;
 	}
 	p->piece = (uint32_t)tt_min(e.piece, tt_min(p->net->port.attr.max_msg_sz, TT_VERBS_PIECE));
-	p->message = (uint32_t)tt_min(e.receive, TT_VERBS_RECEIVE);
+	p->message = (uint32_t)tt_min(e.receive, p->net->receive);
 	p->credits = p->credit_max = (unsigned)tt_min(e.credits, TT_VERBS_CREDITS);
 	p->reads = (uint8_t)tt_min((size_t)p->net->attr.max_qp_init_rd_atom, e.answers);
 	p->serves = (uint8_t)tt_min((size_t)p->net->attr.max_qp_rd_atom, e.reads);

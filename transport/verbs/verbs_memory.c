@@ -191,8 +191,8 @@ void tt_verbs_receive_again(struct tt_verbs *net, uint64_t wr_id)
 	const struct tt_verbs_share *share = net->shares[wr_id >> 16];
 	unsigned i = net->again_count++;
 
-	net->again_sge[i] = (struct ibv_sge){ (uintptr_t)share->receives + (wr_id >> 1 & 0x7fff) * TT_VERBS_RECEIVE,
-	                                      TT_VERBS_RECEIVE, share->mr->lkey };
+	net->again_sge[i] = (struct ibv_sge){ (uintptr_t)share->receives + (wr_id >> 1 & 0x7fff) * net->receive,
+	                                      net->receive, share->mr->lkey };
 	net->again[i] = (struct ibv_recv_wr){ .wr_id = wr_id, .next = &net->again[i + 1],
 	                                      .sg_list = &net->again_sge[i], .num_sge = 1 };
 	if (net->again_count == TT_VERBS_BATCH)
@@ -204,7 +204,7 @@ static int make_slab(struct tt_verbs *net)
 {
 	size_t n = tt_min(tt_min(tt_max(net->share_count, 1), TT_VERBS_SLAB), net->peer_max - net->share_count);
 
-	if (!make_block(net, "peers' receives", n * TT_VERBS_SHARE, 0, &net->slab))
+	if (!make_block(net, "peers' receives", n * tt_verbs_share_bytes(net), 0, &net->slab))
 		return -ENOMEM;
 	net->slab_left = net->slab_size = (unsigned)n;
 	return 0;
@@ -221,8 +221,8 @@ static int make_share(struct tt_verbs *net, struct tt_verbs_share **out)
 		return tt_fail(-ENOMEM, "no memory for a peer on %s", net->name);
 	s->mr = net->slab;
 	s->first = net->slab_left == net->slab_size;
-	s->receives = (char *)net->slab->addr + (net->slab_size - net->slab_left--) * TT_VERBS_SHARE;
-	s->heads = (struct tt_verbs_head *)(void *)(s->receives + TT_VERBS_CREDITS * TT_VERBS_RECEIVE);
+	s->receives = (char *)net->slab->addr + (net->slab_size - net->slab_left--) * tt_verbs_share_bytes(net);
+	s->heads = (struct tt_verbs_head *)(void *)(s->receives + (size_t)TT_VERBS_CREDITS * net->receive);
 	tt_list_init(&s->node);
 	net->shares[net->share_count] = s;
 	for (unsigned i = 0; i < TT_VERBS_CREDITS; i++) /* even, and a request's wr_id is odd */

@@ -40,7 +40,8 @@ enum {
 	TT_VERBS_PEERS = 1024,       /* of one net at most */
 	/* locked memory for one peer: receives and heads in pages, entries, receives' and requests' places in queues */
 	TT_VERBS_SHARE = 132 << 10, TT_VERBS_LOCKED = TT_VERBS_SHARE + (6 << 10) + (1 << 10) + (16 << 10),
-	TT_VERBS_RECEIVE = 4096,     /* bytes of a receive: 1,000 peers take 128 MiB */
+	TT_VERBS_RECEIVE = 4096,     /* bytes of a receive: 1,000 peers take 128 MiB, */
+	TT_VERBS_RECEIVE_MAX = 16384, TT_VERBS_RECEIVES = 64 << 20, /* or more, if those of all peers take no more */
 	/* longer WRITEs and READs are cut: an adapter that loses 1 % of the packets gives up one of a megabyte */
 	TT_VERBS_PIECE = 256 << 10,
 	TT_VERBS_TICK = 1 << 20,     /* fewer bytes are not worth a sign of life */
@@ -124,6 +125,7 @@ struct tt_verbs {
 	struct rdma_cm_id *listener;
 	bool iwarp, cm;             /* cm: librdmacm connects, as iWARP wants */
 	unsigned peer_max, inline_max;
+	uint32_t receive;           /* bytes of a receive */
 	uint32_t lockable;          /* KiB that the process may lock, if that bounds peer_max; else 0 */
 	int lost;                   /* -errno: the adapter failed, or is gone; progress() lets go of all that it has */
 	struct tt_sentence loss;
@@ -236,6 +238,12 @@ struct tt_verbs_peer {
 	char *assembly;             /* TT_MESSAGE_MAX bytes: a message that comes in parts */
 	size_t come;
 };
+
+/* Bytes of a peer's share: its receives, and a page of heads. */
+static inline size_t tt_verbs_share_bytes(const struct tt_verbs *net)
+{
+	return (size_t)TT_VERBS_CREDITS * net->receive + TT_VERBS_SHARE - TT_VERBS_CREDITS * TT_VERBS_RECEIVE;
+}
 
 static inline bool tt_verbs_alive(const struct tt_verbs_peer *p)
 {

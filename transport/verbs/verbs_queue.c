@@ -58,7 +58,7 @@ int tt_verbs_init_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 	*mine = (struct tt_verbs_end){
 		.number = p->qp->qp_num, .psn = p->psn,
 		.piece = (uint32_t)tt_min(net->port.attr.max_msg_sz, TT_VERBS_PIECE),
-		.lid = net->port.attr.lid, .credits = TT_VERBS_CREDITS, .receive = TT_VERBS_RECEIVE,
+		.lid = net->port.attr.lid, .credits = TT_VERBS_CREDITS, .receive = (uint16_t)net->receive,
 		.link = tt_verbs_link(net), .gid_type = (uint8_t)net->port.gid_type,
 		.mtu = (uint8_t)net->port.attr.active_mtu, .gid = net->port.gid,
 		.reads = (uint8_t)tt_min((size_t)net->attr.max_qp_init_rd_atom, 255),

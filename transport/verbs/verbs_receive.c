@@ -6,7 +6,7 @@ enum { UNALIGNED = 1, DEVICE = 2 }; /* why an ADD was refused */
 
 static const char *receive_at(const struct tt_verbs *net, uint64_t wr_id)
 {
-	return net->shares[wr_id >> 16]->receives + (wr_id >> 1 & 0x7fff) * TT_VERBS_RECEIVE;
+	return net->shares[wr_id >> 16]->receives + (wr_id >> 1 & 0x7fff) * net->receive;
 }
 
 /* The owner adds now, and copies when there is room for the answer. Its own table says where a peer may. */
