@@ -360,6 +360,26 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t len, int acce
 	return fake_leave_with(0, &m->base);
 }
 
+/* Which also takes optional rights. */
+static struct ibv_mr *reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
+{
+	unsigned optional = access & IBV_ACCESS_OPTIONAL_RANGE;
+	struct ibv_mr *mr = reg_mr(pd, addr, len, (int)(access & ~optional));
+
+	if (iova != (uintptr_t)addr)
+		fake_bug("reg_mr_iova2: keys of the fake are addresses");
+	if (mr)
+		tt_container_of(mr, struct fake_mr, base)->relaxed = optional & IBV_ACCESS_RELAXED_ORDERING;
+	return mr;
+}
+
+bool fake_is_relaxed(uint32_t lkey)
+{
+	const struct fake_mr *m = lkey >> 8 < all->mr_count ? all->mr_of[lkey >> 8] : NULL;
+
+	return m && m->relaxed;
+}
+
 /* The pages stay as long as the registration, as those of a real dma-buf do. */
 static int map_dma_buf(int fd, uint64_t offset, size_t len, struct fake_mr *m)
 {
@@ -477,7 +497,8 @@ const struct tt_verbs_library tt_fake_verbs = {
 	.open_device = open_device, .close_device = close_device, .query_device = query_device,
 	.query_port = query_port, .query_gid_ex = query_gid_ex, .query_pkey = query_pkey,
 	.get_async_event = fake_get_async_event, .ack_async_event = fake_ack_async_event, .alloc_pd = alloc_pd,
-	.dealloc_pd = dealloc_pd, .reg_mr = reg_mr, .reg_dmabuf_mr = reg_dmabuf_mr, .dereg_mr = dereg_mr,
+	.dealloc_pd = dealloc_pd, .reg_mr = reg_mr, .reg_mr_iova2 = reg_mr_iova2,
+	.reg_dmabuf_mr = reg_dmabuf_mr, .dereg_mr = dereg_mr,
 	.create_comp_channel = fake_create_comp_channel, .destroy_comp_channel = fake_destroy_comp_channel,
 	.create_cq = fake_create_cq, .destroy_cq = fake_destroy_cq, .get_cq_event = fake_get_cq_event,
 	.ack_cq_events = fake_ack_cq_events, .create_srq = fake_create_srq,

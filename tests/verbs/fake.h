@@ -112,6 +112,7 @@ void fake_cm_next(enum rdma_cm_event_type, int status);
 /* ---- what there is: the nth in the order made, NULL if there are fewer ---- */
 struct ibv_context *fake_context(int n);
 struct ibv_qp *fake_qp(int n);
+bool fake_is_relaxed(uint32_t lkey);           /* registered so that its writes may pass each other */
 int fake_vector(const struct ibv_cq *);        /* of its completions */
 struct rdma_cm_id *fake_id(int n);
 struct ibv_qp_attr fake_attr(const struct ibv_qp *); /* all that modify_qp has set */

@@ -48,6 +48,7 @@ struct fake_pd { struct ibv_pd base; int users; };
 struct fake_mr {
 	struct ibv_mr base, is; /* is: what the adapter knows, whatever the caller changes */
 	int access;
+	bool relaxed;
 	char *map;              /* the bytes of memory of a device; NULL: those at the address */
 	size_t mapped;
 };

@@ -175,11 +175,24 @@ static void test_parts(void)
 	CU_ASSERT(count_parts(1000, 64) <= 18 && count_parts(64, 1000) <= 18); /* both take the shorter receive */
 }
 
+/* What peers write and read, not what the adapter tells by. */
+static void test_relaxed(void)
+{
+	const struct tt_verbs *net;
+
+	row_name = "relaxed";
+	open_nets(1);
+	net = tt_container_of(nets[0].net, struct tt_verbs, base);
+	CU_ASSERT(fake_is_relaxed(tt_verbs_lkey(nets[0].region)) && !fake_is_relaxed(net->shares[0]->mr->lkey));
+	close_nets();
+}
+
 static CU_TestInfo requests_tests[] = {
 	{ "lazy puts share doorbells", test_doorbells },
 	{ "what was put off leaves before a sleep", test_put_off },
 	{ "armed once", test_armed_once },
 	{ "an interrupt for each core", test_vectors },
+	{ "relaxed ordering", test_relaxed },
 	{ "long messages in few parts", test_parts },
 	{ "receives of several peers are registered together", test_slabs },
 	CU_TEST_INFO_NULL,

@@ -14,8 +14,9 @@
 #define TT_IBV_FUNCTIONS(X) \
 	X(get_device_list) X(free_device_list) X(get_device_name) X(open_device) X(close_device) X(query_device) \
 	X(query_pkey) X(get_async_event) X(ack_async_event) X(alloc_pd) X(dealloc_pd) X(reg_mr) X(dereg_mr) \
-	X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) X(get_cq_event) X(ack_cq_events) \
-	X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp) X(destroy_qp) X(fork_init) X(wc_status_str)
+	X(reg_mr_iova2) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) X(get_cq_event) \
+	X(ack_cq_events) X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp) X(destroy_qp) X(fork_init) \
+	X(wc_status_str)
 #define TT_RDMA_FUNCTIONS(X) /* librdmacm's, once tt_verbs_load_cm() has returned 0 */ \
 	X(create_event_channel) X(destroy_event_channel) X(create_id) X(destroy_id) X(bind_addr) X(resolve_addr) \
 	X(resolve_route) X(listen) X(connect) X(accept) X(reject) X(establish) X(init_qp_attr) X(get_cm_event) \

@@ -26,6 +26,14 @@ int tt_verbs_locked_too_much(const struct tt_verbs *net, const char *what, size_
 	               TT_VERBS_UNLIMITED, net->name, bytes, what, (unsigned long long)limit.rlim_cur);
 }
 
+/* The host's bridges may let writes pass each other: no order within a PUT or GET is promised, and a completion comes
+ * behind all of them. Where the kernel does not know that right, the library leaves it out. */
+static struct ibv_mr *ask_for_memory(struct tt_verbs *net, const struct tt_mem *mem, int access)
+{
+	return net->library->reg_mr_iova2(net->pd, mem->base, mem->len, (uintptr_t)mem->base,
+	                                  (unsigned)access | IBV_ACCESS_RELAXED_ORDERING);
+}
+
 static int register_memory(struct tt_verbs *net, const struct tt_mem *mem, int access, struct ibv_mr **mr)
 {
 	int err;
@@ -35,9 +43,9 @@ static int register_memory(struct tt_verbs *net, const struct tt_mem *mem, int a
 		return err ? tt_fail(-EIO, "%s cannot register %zu bytes of GPU %d any more: %s", net->name, mem->len,
 		                     mem->gpu, tt_last_sentence().text) : 0;
 	}
-	*mr = net->library->reg_mr(net->pd, mem->base, mem->len, access);
+	*mr = ask_for_memory(net, mem, access);
 	if (!*mr && errno == EFAULT && access == IBV_ACCESS_LOCAL_WRITE) /* a mapped file is a source, and no more */
-		*mr = net->library->reg_mr(net->pd, mem->base, mem->len, 0);
+		*mr = ask_for_memory(net, mem, 0);
 	return *mr ? 0 : tt_verbs_locked_too_much(net, "registered memory", mem->len, errno);
 }
 
