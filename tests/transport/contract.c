@@ -2701,6 +2701,43 @@ static void test_no_watch_for_a_stranger(struct bench *s)
 	close(fd);
 }
 
+/* The least processor time of some rounds in which memory gets a key and loses it again. */
+static uint64_t time_keys(struct bench *s)
+{
+	struct tt_net *net = s->side[0].net;
+	struct tt_mem mem = { .base = s->side[0].local, .len = 64, .gpu = -1, .fd = -1 };
+	uint64_t least = UINT64_MAX;
+
+	for (int round = 0; round < 20; round++) {
+		struct timespec from, to;
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+		for (int i = 0; i < 20; i++) {
+			struct tt_region *r;
+			CHECK(s->t->reg(net, &mem, 1, NULL, &r) == 0);
+			s->t->dereg(r);
+		}
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+		least = tt_min(least, (uint64_t)((to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec));
+	}
+	return least;
+}
+
+static void test_many_keys(struct bench *s)
+{
+	enum { MANY_KEYS = 5000 };
+	static struct tt_region *regions[MANY_KEYS];
+
+	if (!begin(s, 4096))
+		return;
+	struct tt_mem mem = { .base = s->side[0].local, .len = 64, .gpu = -1, .fd = -1 };
+	uint64_t few = time_keys(s);
+	for (int i = 0; i < MANY_KEYS; i++)
+		CHECK(s->t->reg(s->side[0].net, &mem, 1, NULL, &regions[i]) == 0);
+	CHECK(time_keys(s) < 4 * few);
+	for (int i = 0; i < MANY_KEYS; i++)
+		s->t->dereg(regions[i]);
+}
+
 /* ---- tcp alone: a peer that is proven, and then talks nonsense to side 1; side 0 is honest ---- */
 
 enum { ROGUE_EPOCH = 7, ROGUE_SIZE = 65536, HONEST_AT = 32768, LOOSE_AT = 40000, TAIL = 64 };
@@ -3375,6 +3412,7 @@ static const struct test tests[] = {
 	     "keep: what becomes of a process that can still store into memory which disconnect() takes back"),
 	ONLY(ONLY_TCP, silent_name_server, "connect() waits for no name server; nor do disconnect() and close()"),
 	ONLY(ONLY_TCP, names_of_hosts, "-ENXIO (no such host)"),
+	ONLY(ONLY_TCP, many_keys, "a key takes no longer where there are many"),
 	ONLY(ONLY_TCP, no_copies, "payload of 4 KiB and more is not copied in user space"),
 	ONLY(ONLY_TCP, garbage_on_the_port, "strangers on the port disturb nobody"),
 	ONLY(ONLY_TCP, no_watch_for_a_stranger, "a stranger that cannot be waited for leaves its place at the door"),

@@ -55,7 +55,7 @@ int tt_tcp_find_place(struct tt_tcp *net, uint64_t id, uint64_t offset, uint64_t
 /* Returns the first free slot of the table, or -1. */
 static long free_slot(struct tt_tcp *net)
 {
-	size_t slot = 0;
+	size_t slot = net->key_hint;
 
 	while (slot < net->key_count && net->keys[slot].id)
 		slot++;
@@ -82,6 +82,7 @@ static int grant_key(struct tt_grant *r)
 	do
 		r->id = ++net->generation << 24 | (uint64_t)slot;
 	while (r->id >> 24 == 0);
+	net->key_hint = (size_t)slot + 1;
 	net->keys[slot] = (struct tt_tcp_key){ r->id, r->base.mem.base, r->base.mem.len };
 	struct tt_pack pack = tt_pack(r->base.key.raw, sizeof r->base.key.raw);
 	tt_put64(&pack, r->id);
@@ -125,6 +126,7 @@ static void dereg(struct tt_region *base)
 
 	if (r->id) {
 		net->keys[r->id & 0xffffff].id = 0;
+		net->key_hint = tt_min(net->key_hint, r->id & 0xffffff);
 		tt_list_each(node, &net->peers)
 			forget_key(tt_container_of(node, struct tt_tcp_peer, all), r->id);
 	}

@@ -48,7 +48,7 @@ struct tt_tcp {
 	unsigned blocked;           /* peers whose socket is full */
 
 	struct tt_tcp_key *keys;
-	size_t key_count;
+	size_t key_count, key_hint; /* no slot below the hint is free */
 
 	bool inside;                /* progress() or disconnect() is on the stack: post() only queues */
 	unsigned turns;             /* calls of progress() */
