@@ -3,6 +3,8 @@
 #include "transport/verbs/verbs_private.h"
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <time.h>
 
 enum { STREAM = 64 };
 
@@ -187,6 +189,38 @@ static void test_relaxed(void)
 	close_nets();
 }
 
+/* All of a job at once: both ends of 1,000 connections on one thread. */
+static void test_thousand(void)
+{
+	enum { PEERS = 1000 };
+	struct rlimit files;
+	struct timespec from, to;
+
+	row_name = "a thousand peers";
+	getrlimit(RLIMIT_NOFILE, &files);
+	files.rlim_cur = files.rlim_max;
+	if (files.rlim_max < 4 * PEERS || setrlimit(RLIMIT_NOFILE, &files))
+		return;
+	peers = PEERS;
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	uint64_t before = fake_calls("reg_mr");
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+	for (int i = 0; i < PEERS; i++) {
+		connect_to(1);
+		turn();
+	}
+	UNTIL(nets[0].ups == PEERS && nets[1].ups == PEERS);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+	CU_ASSERT(to.tv_sec - from.tv_sec < 6);
+	CU_ASSERT(fake_calls("reg_mr") - before <= 2 * (5 + PEERS / TT_VERBS_SLAB));
+	const struct tt_verbs *net = tt_container_of(nets[1].net, struct tt_verbs, base);
+	CU_ASSERT(net->share_count == PEERS && tt_verbs_share_bytes(net) == TT_VERBS_SHARE);
+	nets[0].peer[1] = nets[1].peer[0] = NULL; /* close() disconnects all */
+	peers = 0;
+	close_nets();
+}
+
 static CU_TestInfo requests_tests[] = {
 	{ "lazy puts share doorbells", test_doorbells },
 	{ "what was put off leaves before a sleep", test_put_off },
@@ -194,6 +228,7 @@ static CU_TestInfo requests_tests[] = {
 	{ "an interrupt for each core", test_vectors },
 	{ "relaxed ordering", test_relaxed },
 	{ "long messages in few parts", test_parts },
+	{ "a thousand peers", test_thousand },
 	{ "receives of several peers are registered together", test_slabs },
 	CU_TEST_INFO_NULL,
 };
