@@ -10,6 +10,7 @@ from __future__ import annotations
 from .backend import Backend, ProcessGroup, register
 from .diloco import DiLoCo
 from .elastic import Elastic
+from .embedding import TableEmbedding
 from .gossip import Gossip
 from .gradients import allreduce_gradients, ddp_hook
 from .publish import WeightPublisher, WeightReader
@@ -17,5 +18,5 @@ from .table import TableOptimizer
 
 register()
 
-__all__ = ["Backend", "DiLoCo", "Elastic", "Gossip", "ProcessGroup", "TableOptimizer", "WeightPublisher",
-           "WeightReader", "allreduce_gradients", "ddp_hook"]
+__all__ = ["Backend", "DiLoCo", "Elastic", "Gossip", "ProcessGroup", "TableEmbedding", "TableOptimizer",
+           "WeightPublisher", "WeightReader", "allreduce_gradients", "ddp_hook"]

@@ -1,0 +1,270 @@
+"""An embedding whose rows lie in a table on servers."""
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .._call import Path
+from ..errors import NotOpen, Stale
+from ..group import Group
+from ..job import Job, group_of
+from ..operation import Operation
+from ..table import Table
+from ..update import Init, Updater, sgd
+from .model import eager
+
+T = TypeVar("T")
+POOLINGS = (None, "sum", "mean", "max")
+
+
+class _Block(torch.autograd.Function):
+    """Hands a pulled block to autograd, and the block's gradient to the embedding. The anchor wants a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, block: Tensor, take: Callable[[Tensor], None]) -> Tensor:  # type: ignore
+        ctx.take = take
+        return block.view_as(block)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, gradient: Tensor) -> Tuple[None, None, None]:  # type: ignore[override, unused-ignore]
+        ctx.take(gradient)
+        return None, None, None
+
+
+class _Pull(NamedTuple):
+    """A pull that runs. block[places] are the rows of the ids; behind the pulled rows, the block has the padding's."""
+
+    ids: Tensor
+    rows: Tensor    # each once
+    places: Tensor  # of the ids in the block
+    block: Tensor
+    operation: Operation
+
+
+def _until_servers_are_back(call: Callable[[], T], seconds: float) -> T:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except (ConnectionError, NotOpen, Stale):
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.1)
+
+
+class TableEmbedding(torch.nn.Module):
+    """torch.nn.Embedding, and EmbeddingBag, with rows in a table: the servers hold them and apply the update rule.
+
+        emb = tutti.torch.TableEmbedding(10_000_000, 64, tutti.adam(1e-3), init=tutti.normal(0.01))
+        loss = f(emb(ids)).backward(); emb.step()
+
+    A forward pulls each row of the batch once. backward() collects gradients, and step(), or else the next forward,
+    pushes the sum for each row once: rows that are in no batch do not move. In eval mode and under no_grad nothing is
+    collected and nothing is pushed. The module has no parameters: DDP and optimizers see the rest of the model alone.
+
+    num: rows; None: any 64-bit numbers, of which a row begins to exist with its first push. dim: elements of a row.
+    rule: of tutti.update; None: tutti.sgd(). servers, workers: lists of ranks; None: all. init: tutti.uniform or
+    tutti.normal, made by the servers; None: zeros. padding_idx: a row that is always zeros, and does not train. mode:
+    None: a vector for each id; "sum", "mean" or "max": a vector for each bag, as of EmbeddingBag, also
+    include_last_offset. dtype: of the rows.
+
+    consistency: "async", "ssp" with `staleness`, or "bsp": the table's mode; with the last two all workers call step()
+    once in each of their steps. scale: what a gradient is multiplied by; None: 1 / workers, as DDP averages.
+    accumulate: only step() pushes, so that several backward() add up. load: a folder; servers begin with the last save
+    of this name there, if there is one. learning_rate (an attribute; at first the rule's, None: the table's) is that
+    of the next push.
+
+    Making one opens the table: a collective. Ranks that only serve make one, too. A rank that was started again makes
+    its own with the same arguments. Raises what tutti.Table raises.
+    """
+
+    learning_rate: Optional[float]
+
+    def __init__(self, num: Optional[int], dim: int, rule: Optional[Updater] = None,
+                 servers: Optional[Sequence[int]] = None, init: Optional[Init] = None,
+                 padding_idx: Optional[int] = None, mode: Optional[str] = None, *, name: str = "embedding",
+                 workers: Optional[Sequence[int]] = None, consistency: str = "async", staleness: int = 0,
+                 scale: Optional[float] = None, accumulate: bool = False, load: Optional[Path] = None,
+                 include_last_offset: bool = False, dtype: torch.dtype = torch.float32,
+                 group: Optional[Group] = None) -> None:
+        super().__init__()
+        if mode not in POOLINGS:
+            raise ValueError("mode is None, \"sum\", \"mean\" or \"max\", and not %r: the table's mode is `consistency`"
+                             % (mode,))
+        if padding_idx is not None and num is not None:
+            if not -num <= padding_idx < num:
+                raise ValueError("padding_idx %d is none of %d rows" % (padding_idx, num))
+            padding_idx %= num
+        self.num, self.dim, self.padding_idx, self.mode, self.dtype = num, dim, padding_idx, mode, dtype
+        self.consistency, self.accumulate, self.include_last_offset = consistency, accumulate, include_last_offset
+        group = group_of(group)
+        self.group = group.everyone() if isinstance(group, Job) and group.late else group
+        self._scale = 1 / (self.group.size if workers is None else len(workers)) if scale is None else scale
+        rule = sgd() if rule is None else rule
+        self.learning_rate = getattr(rule, "options", {}).get("learning_rate")
+        self.folder: Optional[str] = None  # of the last save
+        if load is not None and os.path.exists(os.path.join(os.fspath(load), name + ".safetensors.index.json")):
+            self.folder = os.fspath(load)
+        config: Any = {"servers": servers, "workers": workers, "init": init, "mode": consistency,
+                       "staleness": staleness, "load": self.folder}
+        if num is None:
+            opens = partial(Table.keys, name, dim, dtype, rule, group=self.group, **config)
+        else:  # in rounds the rule would run over all rows, but for rows that are not fresh
+            opens = partial(Table.rows, name, num, dim, dtype, rule, self.group, fresh=consistency == "bsp", **config)
+        self.table = _until_servers_are_back(opens, 60 if self.group is not group else 0)
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._collected: List[Tuple[Tensor, Tensor]] = []  # pairs (rows, gradient)
+        self._ahead: Optional[_Pull] = None
+
+    # ---- pulls ----
+
+    def _start_pull(self, ids: Tensor) -> _Pull:
+        rows, places = torch.unique(ids.detach().cpu().long(), return_inverse=True)
+        padding = self.padding_idx is not None
+        if padding:  # the padding's row is the last one of the block, and does not travel
+            travels = rows != self.padding_idx
+            place = travels.cumsum(0) - 1
+            rows = rows[travels]
+            place[~travels] = len(rows)
+            places = place[places]
+        block = torch.empty(len(rows) + padding, self.dim, dtype=self.dtype)
+        block[len(rows):] = 0
+        return _Pull(ids, rows, places, block, self.table.pull_rows_start(rows, block[:len(rows)]))
+
+    @eager
+    @torch.no_grad()
+    def prefetch(self, ids: Tensor) -> None:
+        """Starts to pull the rows of the next forward, which gives the same ids, while this step still computes.
+
+        The rows are older by one step: pushes between prefetch and forward are not in them. The next prefetch, and a
+        forward with other ids, drop what was prefetched. Raises ValueError of "ssp" and "bsp", which promise a version.
+        """
+        if self.consistency != "async":
+            raise ValueError("prefetch gives rows that are older by one step, and consistency=%r promises newer ones: "
+                             "use \"async\", or do not prefetch" % self.consistency)
+        self._ahead = None
+        self._ahead = self._start_pull(ids.clone())
+
+    @torch.no_grad()
+    def _pull(self, ids: Tensor) -> _Pull:
+        pull, self._ahead = self._ahead, None
+        if pull is None or pull.ids.device != ids.device or not torch.equal(pull.ids, ids):
+            pull = self._start_pull(ids)
+        pull.operation.wait()
+        return pull
+
+    @eager
+    def forward(self, ids: Tensor, offsets: Optional[Tensor] = None,
+                per_sample_weights: Optional[Tensor] = None) -> Tensor:
+        """The rows of ids, a tensor of integers. With a mode: of bags, as of EmbeddingBag.
+
+        Pushes first what backward() has collected, unless this module evaluates or accumulates. The result is where ids
+        are. An error of the servers leaves nothing behind: after reopen() the same call may be made again.
+        """
+        trains = self.training and torch.is_grad_enabled()
+        if trains and self._collected and not self.accumulate:
+            self.step()
+        pull = self._pull(ids)
+        places, block = pull.places.to(ids.device), pull.block.to(ids.device)
+        padding = None if self.padding_idx is None else len(pull.rows)
+        if trains:
+            block = _Block.apply(self._anchor, block, partial(self._collect, pull.rows))  # type: ignore
+        if self.mode is None:
+            return F.embedding(places, block, padding)
+        return F.embedding_bag(places, block, offsets, mode=self.mode, per_sample_weights=per_sample_weights,
+                               include_last_offset=self.include_last_offset, padding_idx=padding)
+
+    # ---- pushes ----
+
+    def _collect(self, rows: Tensor, gradient: Tensor) -> None:
+        self._collected.append((rows, gradient.detach()[:len(rows)].cpu().contiguous()))
+
+    def _take_collected(self) -> Tuple[Tensor, Tensor]:
+        """The rows with a gradient, each once, and the sums of their gradients."""
+        collected, self._collected = self._collected, []
+        if len(collected) == 1:
+            return collected[0]
+        rows, places = torch.unique(torch.cat([torch.empty(0, dtype=torch.long), *(r for r, _ in collected)]),
+                                    return_inverse=True)
+        gradient = torch.zeros(len(rows), self.dim, dtype=self.dtype)
+        for (r, g), place in zip(collected, places.split([len(r) for r, _ in collected])):
+            gradient.index_add_(0, place, g)
+        return rows, gradient
+
+    @eager
+    @torch.no_grad()
+    def step(self) -> None:
+        """Pushes what backward() has collected, with learning_rate.
+
+        If there is nothing, an "async" table gets no push, and an "ssp" or "bsp" one an empty push. Blocks until the
+        servers have applied the push. After an error the gradients are gone: if a server has died, the other servers
+        have applied their rows; after TimedOut some rows may be missing.
+        """
+        if self._collected or self.consistency != "async":
+            rows, gradient = self._take_collected()
+            options = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
+            self.table.push_rows(rows, gradient, scale=self._scale, **options)
+
+    # ---- saves, and servers that are started again ----
+
+    def save(self, folder: Path) -> None:
+        """Saves rows and the rule's state as safetensors, in a folder that all servers see. One rank calls.
+
+        The folder is made if it is missing. state_dict() names this folder from then on, on this rank.
+        """
+        os.makedirs(folder, exist_ok=True)
+        self.table.save(folder)
+        self.folder = os.fspath(folder)
+
+    def reopen(self, timeout: float = 60) -> None:
+        """Waits until servers that died are back, and goes on with them: they begin with their last save.
+
+        timeout: seconds, after which the error is raised: RankDied, NotOpen.
+        """
+        self._ahead = None
+        _until_servers_are_back(self.table.reopen, timeout)
+
+    def get_extra_state(self) -> Dict[str, Any]:
+        """What state_dict() has: the table's name and shape, and the folder of the last save. The rows are there."""
+        return {"name": self.table.name, "num": self.num, "dim": self.dim, "folder": self.folder}
+
+    def set_extra_state(self, state: Dict[str, Any]) -> None:
+        """What load_state_dict() does: rank 0 loads the folder's save, on all servers. A collective, with barriers."""
+        own = self.get_extra_state()
+        for what in ("name", "num", "dim"):
+            if state[what] != own[what]:
+                raise ValueError("the state is of an embedding with %s %r, and this one has %r"
+                                 % (what, state[what], own[what]))
+        if state["folder"] is None:
+            raise ValueError("the state of the embedding %r names no save: call save(folder) before state_dict()"
+                             % self.table.name)
+        self._collected.clear()
+        self.group.barrier()
+        try:
+            if self.group.rank == 0:
+                self.table.load(state["folder"])
+        finally:
+            self.group.barrier()
+        self.folder = state["folder"]
+
+    def close(self) -> None:
+        """Ends this rank's part. A rank that serves calls it when all workers are done: behind a barrier, say."""
+        self._ahead = None
+        self.table.close()
+
+    def extra_repr(self) -> str:
+        """What print(module) shows."""
+        more = {"padding_idx": self.padding_idx, "mode": self.mode}
+        return "%s, %d, name=%r%s" % (self.num, self.dim, self.table.name, "".join(
+            ", %s=%r" % pair for pair in more.items() if pair[1] is not None))
+
+
+__all__ = ["TableEmbedding"]
