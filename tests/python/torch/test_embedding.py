@@ -185,6 +185,27 @@ def test_as_torch(ranks):
         emb.close()
         raises(ValueError, "consistency='bsp' promises", made(consistency="bsp").prefetch, ids)
 
+        # memory serves again, but not while the program, or autograd for the weights' gradient, still has it
+        emb, weights = made("sum"), torch.rand(ids.shape, requires_grad=True)
+        first, memory = torch.from_numpy(emb.table.pull()), emb._memory
+        memory._spare.clear()
+        kept = emb(ids, None, weights)
+        assert not memory._spare
+        with torch.no_grad():
+            emb(ids + 1 - ids)
+        assert len(memory._spare) == 1
+        address = memory._spare[0].ctypes.data
+        block = memory.take(1)
+        assert block.data_ptr() == address and not memory._spare
+        part = block[:1]
+        del block
+        assert not memory._spare
+        del part
+        kept.sum().backward()
+        assert torch.allclose(weights.grad, first[ids].sum(2)) and 1 <= len(memory._spare) <= memory.KEPT
+        emb.step()
+        assert not torch.equal(torch.from_numpy(emb.table.pull()), first)
+
         # any numbers, and what is refused
         keys = tutti.torch.TableEmbedding(None, 2, tutti.sgd(1), init=tutti.normal(1), padding_idx=-1, name="keys")
         far = torch.tensor([2 ** 62, -1, 5, 2 ** 62])

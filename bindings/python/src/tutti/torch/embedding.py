@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
@@ -14,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from .._call import Path
 from ..errors import NotOpen, Stale
 from ..group import Group
-from ..job import Job, group_of
+from ..job import Job, empty, group_of
 from ..operation import Operation
 from ..table import Table
 from ..update import Init, Updater, sgd
@@ -22,6 +23,15 @@ from .model import eager
 
 T = TypeVar("T")
 POOLINGS = (None, "sum", "mean", "max")
+
+
+def _unique(ids: Tensor) -> Tuple[Tensor, Tensor]:
+    """torch.unique with the places of the ids, faster than in older versions of torch."""
+    ordered, order = ids.reshape(-1).sort()
+    rows, of_ordered = torch.unique_consecutive(ordered, return_inverse=True)
+    places = torch.empty_like(order)
+    places[order] = of_ordered
+    return rows, places.view(ids.shape)
 
 
 class _Block(torch.autograd.Function):
@@ -37,6 +47,31 @@ class _Block(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tuple[None, None, None]:  # type: ignore[override, unused-ignore]
         ctx.take(gradient)
         return None, None, None
+
+
+class _Memory:
+    """Blocks of rows in memory that a server on this host reads in place. A block that nobody uses serves again, as
+    memory that is new costs more time than what a pull writes there."""
+
+    KEPT = 3
+
+    def __init__(self, dim: int, dtype: torch.dtype, group: Group) -> None:
+        self._dim, self._dtype, self._group = dim, dtype, group
+        self._row = dim * torch.empty(0, dtype=dtype).element_size()
+        self._spare: List[Any] = []
+
+    def take(self, rows: int) -> Tensor:
+        """A block of so many rows, which hold anything."""
+        fit = [i for i, memory in enumerate(self._spare) if memory.size >= rows * self._row]
+        memory = self._spare.pop(fit[0]) if fit else empty(max(rows * self._row * 5 // 4, 64), "int8", self._group)
+        part = memory[:max(rows, 1) * self._row]  # it lives as long as the last tensor on it
+        weakref.finalize(part, self._give_back, self._spare, memory).atexit = False
+        return torch.frombuffer(part, dtype=self._dtype).view(-1, self._dim)[:rows]
+
+    @staticmethod
+    def _give_back(spare: List[Any], memory: Any) -> None:
+        spare.append(memory)
+        del spare[:-_Memory.KEPT]
 
 
 class _Pull(NamedTuple):
@@ -120,6 +155,7 @@ class TableEmbedding(torch.nn.Module):
         else:  # in rounds the rule would run over all rows, but for rows that are not fresh
             opens = partial(Table.rows, name, num, dim, dtype, rule, self.group, fresh=consistency == "bsp", **config)
         self.table = _until_servers_are_back(opens, 60 if self.group is not group else 0)
+        self._memory = _Memory(dim, dtype, self.group)
         self._anchor = torch.zeros((), requires_grad=True)
         self._collected: List[Tuple[Tensor, Tensor]] = []  # pairs (rows, gradient)
         self._ahead: Optional[_Pull] = None
@@ -127,7 +163,7 @@ class TableEmbedding(torch.nn.Module):
     # ---- pulls ----
 
     def _start_pull(self, ids: Tensor) -> _Pull:
-        rows, places = torch.unique(ids.detach().cpu().long(), return_inverse=True)
+        rows, places = _unique(ids.detach().cpu().long())
         padding = self.padding_idx is not None
         if padding:  # the padding's row is the last one of the block, and does not travel
             travels = rows != self.padding_idx
@@ -135,7 +171,7 @@ class TableEmbedding(torch.nn.Module):
             rows = rows[travels]
             place[~travels] = len(rows)
             places = place[places]
-        block = torch.empty(len(rows) + padding, self.dim, dtype=self.dtype)
+        block = self._memory.take(len(rows) + padding)
         block[len(rows):] = 0
         return _Pull(ids, rows, places, block, self.table.pull_rows_start(rows, block[:len(rows)]))
 
@@ -185,16 +221,15 @@ class TableEmbedding(torch.nn.Module):
     # ---- pushes ----
 
     def _collect(self, rows: Tensor, gradient: Tensor) -> None:
-        self._collected.append((rows, gradient.detach()[:len(rows)].cpu().contiguous()))
+        self._collected.append((rows, self._memory.take(len(rows)).copy_(gradient.detach()[:len(rows)])))
 
     def _take_collected(self) -> Tuple[Tensor, Tensor]:
         """The rows with a gradient, each once, and the sums of their gradients."""
         collected, self._collected = self._collected, []
         if len(collected) == 1:
             return collected[0]
-        rows, places = torch.unique(torch.cat([torch.empty(0, dtype=torch.long), *(r for r, _ in collected)]),
-                                    return_inverse=True)
-        gradient = torch.zeros(len(rows), self.dim, dtype=self.dtype)
+        rows, places = _unique(torch.cat([torch.empty(0, dtype=torch.long), *(r for r, _ in collected)]))
+        gradient = self._memory.take(len(rows)).zero_()
         for (r, g), place in zip(collected, places.split([len(r) for r, _ in collected])):
             gradient.index_add_(0, place, g)
         return rows, gradient
