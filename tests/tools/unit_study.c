@@ -139,13 +139,14 @@ static void test_exact(void)
 }
 
 /* The mean stays where it is, if each rank mixes what was published in the same round. */
-static void test_thousand(void)
+static void test_many_ranks(void)
 {
-	struct tt_study s = { .options = gossip(1000, 30, "exponential") };
+	int ranks = all_or(1000, 500);
+	struct tt_study s = { .options = gossip(ranks, 30, "exponential") };
 
 	if (run_study(&s)) {
 		const struct tt_sim_row *r = &s.rows[s.row_count - 1];
-		CU_ASSERT(r->shift < 1e-15 && r->consensus < 1e-4 && r->alive == 1000);
+		CU_ASSERT(r->shift < 1e-15 && r->consensus < 1e-4 && r->alive == ranks);
 	}
 	tt_study_free(&s);
 }
@@ -207,7 +208,7 @@ static void test_all_reduce(void)
 static CU_TestInfo tests[] = {
 	{ "static graphs", test_static },
 	{ "an exact mean", test_exact },
-	{ "a thousand ranks", test_thousand },
+	{ "many ranks", test_many_ranks },
 	{ "deaths and returns", test_churn },
 	{ "push-sum", test_push_sum },
 	{ "all-reduce", test_all_reduce },
