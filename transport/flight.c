@@ -120,6 +120,8 @@ static int check_local(const struct tt_net *net, const struct tt_op *op)
 		               net->copy_max);
 	if (op->len && !op->local)
 		return tt_fail(-EINVAL, "the %zu bytes of an op are at address 0", op->len);
+	if (op->kind == TT_GET && op->region && op->region->pin && op->region->pin->source)
+		return tt_fail(-EFAULT, "the memory into which a GET of %zu bytes shall write is read-only", op->len);
 	if (op->region && op->len && !inside(op->region, op->local, op->len))
 		return tt_fail(-EINVAL, "the %zu bytes of an op are not in the region it names", op->len);
 	return 0;

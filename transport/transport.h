@@ -75,6 +75,7 @@ struct tt_pin { /* memory, pinned with one net that needs it; such a transport e
 	struct tt_net *net;
 	struct tt_mem mem;
 	int remote;
+	int source; /* the memory is read-only: bytes are put from it, and a GET into it ends with -EFAULT */
 };
 
 struct tt_region { /* memory, registered with one net */

@@ -469,6 +469,12 @@ static void test_read_only(void)
 	tt_verbs.post(nets[0].peer[1], &op.op);
 	UNTIL(op.dones);
 	CU_ASSERT(op.op.err == 0 && !memcmp(nets[1].memory, bytes, LEN));
+	op = (struct op){ .op = { .kind = TT_GET, .region = r, .local = bytes, .len = LEN,
+	                          .key = &nets[1].region->key, .done = done } };
+	tt_verbs.post(nets[0].peer[1], &op.op);
+	UNTIL(op.dones);
+	CU_ASSERT(op.op.err == -EFAULT);
+	put_across(); /* the connection is as good as before */
 	tt_verbs.dereg(r);
 	tt_verbs.unpin(pin);
 	close_nets();

@@ -34,8 +34,9 @@ static struct ibv_mr *ask_for_memory(struct tt_verbs *net, const struct tt_mem *
 	                                  (unsigned)access | IBV_ACCESS_RELAXED_ORDERING);
 }
 
-static int register_memory(struct tt_verbs *net, const struct tt_mem *mem, int access, struct ibv_mr **mr)
+static int register_memory(struct tt_verbs *net, int access, struct tt_pin *pin, struct ibv_mr **mr)
 {
+	const struct tt_mem *mem = &pin->mem;
 	int err;
 
 	if (mem->gpu >= 0) {
@@ -44,8 +45,10 @@ static int register_memory(struct tt_verbs *net, const struct tt_mem *mem, int a
 		                     mem->gpu, tt_last_sentence().text) : 0;
 	}
 	*mr = ask_for_memory(net, mem, access);
-	if (!*mr && errno == EFAULT && access == IBV_ACCESS_LOCAL_WRITE) /* a mapped file is a source, and no more */
+	if (!*mr && errno == EFAULT && !pin->remote) { /* a mapped file, say */
 		*mr = ask_for_memory(net, mem, 0);
+		pin->source = 1;
+	}
 	return *mr ? 0 : tt_verbs_locked_too_much(net, "registered memory", mem->len, errno);
 }
 
@@ -61,9 +64,9 @@ int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 		return tt_fail(-ENOTSUP, "verbs cannot pin memory of GPU %d: stage it through host memory", mem->gpu);
 	if (!(p = calloc(1, sizeof *p)))
 		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
-	p->base = (struct tt_pin){ base, *mem, remote };
+	p->base = (struct tt_pin){ .net = base, .mem = *mem, .remote = remote };
 	pthread_rwlock_rdlock(&net->open);
-	int err = net->pd ? register_memory(net, mem, access, &p->mr) : 0;
+	int err = net->pd ? register_memory(net, access, &p->base, &p->mr) : 0;
 	if (!err) {
 		pthread_mutex_lock(&net->lock);
 		tt_list_append(&net->pins, &p->node);
@@ -212,8 +215,9 @@ static int make_slab(struct tt_verbs *net)
 {
 	size_t n = tt_min(tt_min(tt_max(net->share_count, 1), TT_VERBS_SLAB), net->peer_max - net->share_count);
 
-	if (!make_block(net, "peers' receives", n * tt_verbs_share_bytes(net), 0, &net->slab))
-		return -ENOMEM;
+	while (!make_block(net, "peers' receives", n * tt_verbs_share_bytes(net), 0, &net->slab))
+		if (!(n /= 2)) /* where little memory may be locked, a part of it is left */
+			return -ENOMEM;
 	net->slab_left = net->slab_size = (unsigned)n;
 	return 0;
 }

@@ -374,7 +374,7 @@ void tt_verbs_push_all(struct tt_verbs *net)
 		push(tt_container_of(node, struct tt_verbs_peer, dirty));
 }
 
-/* It is as long as any message: a switch between that drops full packets is found out here. */
+/* It is as long as the longest packet: a switch between that drops those is found out here. */
 void tt_verbs_probe(struct tt_verbs_peer *p)
 {
 	const struct tt_verbs *net = p->net;
@@ -383,7 +383,8 @@ void tt_verbs_probe(struct tt_verbs_peer *p)
 		return;
 	struct ibv_send_wr *wr = chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
 	wr->send_flags = 0;
-	add_sge(wr, bounce_at(net, TT_VERBS_BOUNCES), p->message - sizeof(struct tt_verbs_head), net->arena_mr->lkey);
+	add_sge(wr, bounce_at(net, TT_VERBS_BOUNCES), tt_min(p->message, TT_VERBS_RECEIVE) - sizeof(struct tt_verbs_head),
+	        net->arena_mr->lkey);
 	ring(p);
 }
 
