@@ -90,8 +90,9 @@ enum tt_kind { TT_PUT, TT_GET, TT_ADD, TT_SEND };
 enum {
 	TT_NOTIFY = 1, /* PUT of any length, 0 too: once the bytes have landed, tell the target */
 	TT_LAZY = 2,   /* done() may wait for traffic back, for a batch, or until the target goes to sleep or has polled
-	                * in vain for some microseconds. Without TT_LAZY the acknowledgement goes at once. A SEND
-	                * itself may wait for the next op or for progress(), and leave with others */
+	                * in vain for some microseconds. Without TT_LAZY the acknowledgement goes at once. A SEND,
+	                * and a PUT without NOTIFY, itself may wait for the next op or for progress(), and leave with
+	                * others */
 	TT_LOCAL = 4,  /* PUT: done() may come as that of a SEND does, as soon as the net needs `local` and `key` no
 	                * more: the bytes may not have landed. A NOTIFY or SEND still comes behind them. A target that
 	                * refuses the bytes may end the connection */

@@ -76,13 +76,14 @@ def train(workers):
         optimizer.zero_grad()
         torch.nn.functional.binary_cross_entropy_with_logits(guess, likes).backward()
         optimizer.step()
-        outlive(model.users.step)                      # called again, it pushes nothing: that gradient has been pushed
+        outlive(model.users.step)                      # called again, it pushes nothing: servers that live have had it
         outlive(model.tags.step)
         right += 0.05 * (((guess > 0) == (likes > 0)).float().mean().item() - right)
         if step % 50 == 0 and job.rank == 0:
             outlive(model.users.save, folder)
             outlive(model.tags.save, folder)
-            torch.save(model.dense.state_dict(), dense)
+            torch.save(model.dense.state_dict(), dense + ".new")
+            os.replace(dense + ".new", dense)  # whole, whenever this process is killed
             print("step %d: %.0f %% of the guesses are right" % (step, 100 * right), flush=True)
     dist.barrier(workers)                              # rank 0 leaves when both are done, and then the servers end
 

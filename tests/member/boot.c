@@ -776,8 +776,8 @@ static void test_port_of_a_try(void)
 	at = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(at, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	bool listens = rank >= 0 && !bind(at, (struct sockaddr *)&from, size) && !listen(at, 1);
-	WANT(listens, "nobody can listen at port %d, the rank's end of its connection %d: %s", ntohs(from.sin_port), rank,
-	     strerror(errno));
+	WANT(listens, "nobody can listen at port %d, the rank's end of its connection %d: %s", ntohs(from.sin_port),
+	     rank, strerror(errno));
 	close(at);
 	close(fd);
 	close(rank);

@@ -9,7 +9,7 @@ set -u
 export LC_ALL=C
 source_tree=$(cd "$1" && pwd) && cd "$2" || exit 2
 least=90
-tests='failures reach hostile join costs storm gpu'
+tests='failures reach hostile join costs storm gpu passive requests'
 
 value() { sed -n "s/^$1 = //p" Makefile; }
 stop() { echo "coverage.sh: $*" >&2; exit 1; }

@@ -108,14 +108,13 @@ static int choose_pkey(const struct tt_verbs_library *l, struct ibv_context *dev
 	__be16 entry;
 
 	port->pkey = 0;
-	for (int i = 0; i < port->attr.pkey_tbl_len; i++) {
+	for (int i = 0; i < port->attr.pkey_tbl_len && !(port->pkey & TT_VERBS_FULL); i++) {
 		size_t used = strlen(table);
 		uint16_t key = l->query_pkey(device, port->number, i, &entry) ? 0 : be16toh(entry);
 		if (!(key & TT_VERBS_PARTITION))
 			continue;
 		snprintf(table + used, sizeof table - used, "%s0x%04x", used ? ", " : "", key);
-		if ((set && (key & TT_VERBS_PARTITION) != wanted) || port->pkey & TT_VERBS_FULL ||
-		    (port->pkey && !(key & TT_VERBS_FULL)))
+		if ((set && (key & TT_VERBS_PARTITION) != wanted) || (port->pkey && !(key & TT_VERBS_FULL)))
 			continue;
 		port->pkey_index = i;
 		port->pkey = key;
@@ -459,7 +458,7 @@ int tt_verbs_list(struct tt_device *list, int max)
 		size_t used = strlen(p->note);
 		if (!*p->why && !names && !compare(p, last))
 			snprintf(p->note + used, sizeof p->note - used, "; ranks on these cores take it: %s",
-			         say_why(p, &ports[i + (i + 1 < usable)], usable == 1));
+			         say_why(p, &ports[i ? 0 : usable > 1], usable == 1));
 		list[i] = (struct tt_device){ .numa = p->numa, .mbps = p->mbps };
 		snprintf(list[i].name, sizeof list->name, "%.31s", p->name);
 		snprintf(list[i].note, sizeof list->note, "%s%.140s", *p->why ? "not used: " : p->note, p->why);

@@ -383,8 +383,8 @@ void tt_verbs_probe(struct tt_verbs_peer *p)
 		return;
 	struct ibv_send_wr *wr = chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
 	wr->send_flags = 0;
-	add_sge(wr, bounce_at(net, TT_VERBS_BOUNCES), tt_min(p->message, TT_VERBS_RECEIVE) - sizeof(struct tt_verbs_head),
-	        net->arena_mr->lkey);
+	size_t zeros = tt_min(p->message, TT_VERBS_RECEIVE) - sizeof(struct tt_verbs_head);
+	add_sge(wr, bounce_at(net, TT_VERBS_BOUNCES), zeros, net->arena_mr->lkey);
 	ring(p);
 }
 

@@ -32,11 +32,6 @@ def all_of(emb):
         return emb(torch.arange(emb.num))
 
 
-def all_of(emb):
-    with torch.no_grad():
-        return emb(torch.arange(emb.num))
-
-
 def torch_program(program, *helpers):
     return "import torch, tutti.torch\nF = torch.nn.functional\ntorch.set_num_threads(1)\n" + \
         together(program, *helpers)
@@ -168,6 +163,19 @@ def test_as_torch(ranks):
         emb.step()
         assert torch.allclose(all_of(emb), first - 0.5 * gradient)
 
+        # what is left out, and what is frozen
+        emb = made()
+        first = all_of(emb)
+        emb(ids).sum().backward()
+        emb.drop()
+        assert not emb.requires_grad_(False)(ids).requires_grad
+        emb.step()
+        assert torch.equal(all_of(emb), first)
+        emb.requires_grad_()(ids[:2]).sum().backward()
+        emb.scale = 0.5
+        emb.finish()
+        assert torch.allclose(all_of(emb), first - 0.25 * gradient)
+
         # prefetch
         emb = made()
         first = all_of(emb)[ids]
@@ -183,7 +191,12 @@ def test_as_torch(ranks):
         assert torch.equal(emb(ids[0]), all_of(emb)[ids[0]])
         emb.prefetch(ids)
         emb.close()
-        raises(ValueError, "consistency='bsp' promises", made(consistency="bsp").prefetch, ids)
+        rounds = made(consistency="bsp")
+        raises(ValueError, "consistency='bsp' promises", rounds.prefetch, ids)
+        raises(ValueError, "then emb.table.switch", rounds.reopen)
+        raises(TypeError, "integers, and not torch.float32", made(), ids.float())
+        raises(IndexError, "id -1 is none of the 20 rows", made(), torch.tensor([3, -1]))
+        raises(ValueError, "offsets and per_sample_weights are of bags", made(), flat, offsets)
 
         # memory serves again, but not while the program, or autograd for the weights' gradient, still has it
         emb, weights = made("sum"), torch.rand(ids.shape, requires_grad=True)
@@ -192,7 +205,7 @@ def test_as_torch(ranks):
         kept = emb(ids, None, weights)
         assert not memory._spare
         with torch.no_grad():
-            emb(ids + 1 - ids)
+            emb(torch.ones_like(ids))
         assert len(memory._spare) == 1
         address = memory._spare[0].ctypes.data
         block = memory.take(1)
@@ -256,7 +269,8 @@ def test_workers(ranks, tmp_path):
                 self.dense = torch.nn.Linear(4, 1)
 
         model = Model()
-        raises(ValueError, "names no save", model.load_state_dict, model.state_dict())
+        raises(RuntimeError if me else ValueError, "rank 0 has not loaded" if me else "names no save",
+               model.load_state_dict, model.state_dict())
         if me == 0:
             model.emb(torch.arange(50)).sum().backward()
             model.emb.step()

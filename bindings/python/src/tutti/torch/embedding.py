@@ -10,10 +10,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .._call import Path
-from ..errors import NotOpen, Stale
+from ..errors import NotOpen, ProtocolError, ShutDown, Stale
 from ..group import Group
 from ..job import Job, empty, group_of
 from ..operation import Operation
@@ -43,7 +42,6 @@ class _Block(torch.autograd.Function):
         return block.view_as(block)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, gradient: Tensor) -> Tuple[None, None, None]:  # type: ignore[override, unused-ignore]
         ctx.take(gradient)
         return None, None, None
@@ -57,16 +55,28 @@ class _Memory:
 
     def __init__(self, dim: int, dtype: torch.dtype, group: Group) -> None:
         self._dim, self._dtype, self._group = dim, dtype, group
-        self._row = dim * torch.empty(0, dtype=dtype).element_size()
+        self._row = dim * torch.empty(0, dtype=dtype, device="cpu").element_size()
         self._spare: List[Any] = []
 
     def take(self, rows: int) -> Tensor:
         """A block of so many rows, which hold anything."""
-        fit = [i for i, memory in enumerate(self._spare) if memory.size >= rows * self._row]
-        memory = self._spare.pop(fit[0]) if fit else empty(max(rows * self._row * 5 // 4, 64), "int8", self._group)
+        memory = self._take_spare(rows * self._row)
+        if memory is None:
+            memory = empty(max(rows * self._row * 5 // 4, 64), "int8", self._group)
         part = memory[:max(rows, 1) * self._row]  # it lives as long as the last tensor on it
         weakref.finalize(part, self._give_back, self._spare, memory).atexit = False
         return torch.frombuffer(part, dtype=self._dtype).view(-1, self._dim)[:rows]
+
+    def _take_spare(self, size: int) -> Any:  # meanwhile a finalizer, of any thread, may give one back
+        for _ in range(len(self._spare)):
+            try:
+                memory = self._spare.pop(0)
+            except IndexError:
+                return None
+            if memory.size >= size:
+                return memory
+            self._spare.append(memory)
+        return None
 
     @staticmethod
     def _give_back(spare: List[Any], memory: Any) -> None:
@@ -89,6 +99,8 @@ def _until_servers_are_back(call: Callable[[], T], seconds: float) -> T:
     while True:
         try:
             return call()
+        except (ShutDown, ProtocolError):
+            raise
         except (ConnectionError, NotOpen, Stale):
             if time.monotonic() >= end:
                 raise
@@ -114,14 +126,17 @@ class TableEmbedding(torch.nn.Module):
     consistency: "async", "ssp" with `staleness`, or "bsp": the table's mode; with the last two all workers call step()
     once in each of their steps. scale: what a gradient is multiplied by; None: 1 / workers, as DDP averages.
     accumulate: only step() pushes, so that several backward() add up. load: a folder; servers begin with the last save
-    of this name there, if there is one. learning_rate (an attribute; at first the rule's, None: the table's) is that
-    of the next push.
+    of this name there, if there is one.
+
+    The attributes scale and learning_rate (at first the rule's; None: the table's) are those of the next push. With a
+    GradScaler divide scale by its get_scale(). requires_grad_(False) freezes the rows.
 
     Making one opens the table: a collective. Ranks that only serve make one, too. A rank that was started again makes
     its own with the same arguments. Raises what tutti.Table raises.
     """
 
     learning_rate: Optional[float]
+    scale: float
 
     def __init__(self, num: Optional[int], dim: int, rule: Optional[Updater] = None,
                  servers: Optional[Sequence[int]] = None, init: Optional[Init] = None,
@@ -142,12 +157,12 @@ class TableEmbedding(torch.nn.Module):
         self.consistency, self.accumulate, self.include_last_offset = consistency, accumulate, include_last_offset
         group = group_of(group)
         self.group = group.everyone() if isinstance(group, Job) and group.late else group
-        self._scale = 1 / (self.group.size if workers is None else len(workers)) if scale is None else scale
+        self.scale = 1 / (self.group.size if workers is None else len(workers)) if scale is None else scale
         rule = sgd() if rule is None else rule
         self.learning_rate = getattr(rule, "options", {}).get("learning_rate")
         self.folder: Optional[str] = None  # of the last save
         if load is not None and os.path.exists(os.path.join(os.fspath(load), name + ".safetensors.index.json")):
-            self.folder = os.fspath(load)
+            self.folder = os.path.abspath(load)
         config: Any = {"servers": servers, "workers": workers, "init": init, "mode": consistency,
                        "staleness": staleness, "load": self.folder}
         if num is None:
@@ -156,14 +171,18 @@ class TableEmbedding(torch.nn.Module):
             opens = partial(Table.rows, name, num, dim, dtype, rule, self.group, fresh=consistency == "bsp", **config)
         self.table = _until_servers_are_back(opens, 60 if self.group is not group else 0)
         self._memory = _Memory(dim, dtype, self.group)
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor = torch.zeros((), device="cpu", requires_grad=True)
         self._collected: List[Tuple[Tensor, Tensor]] = []  # pairs (rows, gradient)
         self._ahead: Optional[_Pull] = None
 
     # ---- pulls ----
 
     def _start_pull(self, ids: Tensor) -> _Pull:
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise TypeError("the ids of an embedding are integers, and not %s" % ids.dtype)
         rows, places = _unique(ids.detach().cpu().long())
+        if self.num is not None and len(rows) and rows[0] < 0:
+            raise IndexError("id %d is none of the %d rows of the embedding" % (rows[0], self.num))
         padding = self.padding_idx is not None
         if padding:  # the padding's row is the last one of the block, and does not travel
             travels = rows != self.padding_idx
@@ -192,7 +211,8 @@ class TableEmbedding(torch.nn.Module):
     @torch.no_grad()
     def _pull(self, ids: Tensor) -> _Pull:
         pull, self._ahead = self._ahead, None
-        if pull is None or pull.ids.device != ids.device or not torch.equal(pull.ids, ids):
+        if pull is None or (pull.ids.device, pull.ids.dtype) != (ids.device, ids.dtype) or \
+                not torch.equal(pull.ids, ids):
             pull = self._start_pull(ids)
         pull.operation.wait()
         return pull
@@ -205,7 +225,9 @@ class TableEmbedding(torch.nn.Module):
         Pushes first what backward() has collected, unless this module evaluates or accumulates. The result is where ids
         are. An error of the servers leaves nothing behind: after reopen() the same call may be made again.
         """
-        trains = self.training and torch.is_grad_enabled()
+        if self.mode is None and (offsets is not None or per_sample_weights is not None):
+            raise ValueError("offsets and per_sample_weights are of bags: give the embedding a mode, as \"sum\"")
+        trains = self.training and torch.is_grad_enabled() and self._anchor.requires_grad
         if trains and self._collected and not self.accumulate:
             self.step()
         pull = self._pull(ids)
@@ -228,7 +250,8 @@ class TableEmbedding(torch.nn.Module):
         collected, self._collected = self._collected, []
         if len(collected) == 1:
             return collected[0]
-        rows, places = _unique(torch.cat([torch.empty(0, dtype=torch.long), *(r for r, _ in collected)]))
+        none = torch.empty(0, dtype=torch.long, device="cpu")
+        rows, places = _unique(torch.cat([none, *(r for r, _ in collected)]))
         gradient = self._memory.take(len(rows)).zero_()
         for (r, g), place in zip(collected, places.split([len(r) for r, _ in collected])):
             gradient.index_add_(0, place, g)
@@ -246,24 +269,43 @@ class TableEmbedding(torch.nn.Module):
         if self._collected or self.consistency != "async":
             rows, gradient = self._take_collected()
             options = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
-            self.table.push_rows(rows, gradient, scale=self._scale, **options)
+            self.table.push_rows(rows, gradient, scale=self.scale, **options)
+
+    def drop(self) -> None:
+        """Forgets what backward() has collected, of a batch that is left out, or done anew after an error."""
+        self._collected.clear()
+
+    def finish(self) -> None:
+        """Pushes what backward() has collected; then the other workers no longer wait for this one's steps."""
+        self.step()
+        self.table.finish()
+
+    def requires_grad_(self, requires_grad: bool = True) -> "TableEmbedding":
+        """False freezes the rows: nothing is collected."""
+        self._anchor.requires_grad_(requires_grad)
+        return self
 
     # ---- saves, and servers that are started again ----
 
     def save(self, folder: Path) -> None:
         """Saves rows and the rule's state as safetensors, in a folder that all servers see. One rank calls.
 
-        The folder is made if it is missing. state_dict() names this folder from then on, on this rank.
+        The folder is made if it is missing. state_dict() names this folder from then on, on this rank: save each
+        checkpoint in a folder of its own. What no step() has pushed yet is not in the save.
         """
         os.makedirs(folder, exist_ok=True)
         self.table.save(folder)
-        self.folder = os.fspath(folder)
+        self.folder = os.path.abspath(folder)
 
     def reopen(self, timeout: float = 60) -> None:
         """Waits until servers that died are back, and goes on with them: they begin with their last save.
 
-        timeout: seconds, after which the error is raised: RankDied, NotOpen.
+        timeout: seconds, after which no new try begins, and the error is raised: RankDied, NotOpen. Raises ValueError
+        of "ssp" and "bsp", whose workers must become level again.
         """
+        if self.consistency != "async":
+            raise ValueError("reopen() is for consistency=\"async\": with %r call emb.table.reopen() on all ranks, and "
+                             "then emb.table.switch(...), so that the workers are level" % self.consistency)
         self._ahead = None
         _until_servers_are_back(self.table.reopen, timeout)
 
@@ -272,23 +314,33 @@ class TableEmbedding(torch.nn.Module):
         return {"name": self.table.name, "num": self.num, "dim": self.dim, "folder": self.folder}
 
     def set_extra_state(self, state: Dict[str, Any]) -> None:
-        """What load_state_dict() does: rank 0 loads the folder's save, on all servers. A collective, with barriers."""
+        """What load_state_dict() does: rank 0 loads its folder's save, on all servers. A collective."""
         own = self.get_extra_state()
         for what in ("name", "num", "dim"):
             if state[what] != own[what]:
                 raise ValueError("the state is of an embedding with %s %r, and this one has %r"
                                  % (what, state[what], own[what]))
-        if state["folder"] is None:
-            raise ValueError("the state of the embedding %r names no save: call save(folder) before state_dict()"
-                             % self.table.name)
         self._collected.clear()
+        self._ahead = None
         self.group.barrier()
-        try:
-            if self.group.rank == 0:
-                self.table.load(state["folder"])
-        finally:
-            self.group.barrier()
+        error = self._load(state["folder"]) if self.group.rank == 0 else None
+        failed = torch.tensor([error is not None], dtype=torch.uint8, device="cpu")
+        self.group.broadcast(failed)
+        if error is not None:
+            raise error
+        if failed:
+            raise RuntimeError("rank 0 has not loaded the embedding %r: its error says why" % self.table.name)
         self.folder = state["folder"]
+
+    def _load(self, folder: Optional[str]) -> Optional[Exception]:
+        if folder is None:
+            return ValueError("the state of the embedding %r names no save: call save(folder) before state_dict(), on "
+                              "rank 0" % self.table.name)
+        try:
+            self.table.load(folder)
+        except Exception as e:  # pylint: disable=broad-except
+            return e
+        return None
 
     def close(self) -> None:
         """Ends this rank's part. A rank that serves calls it when all workers are done: behind a barrier, say."""
