@@ -912,7 +912,7 @@ static int pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct
 	struct pinned *p = tt_sim_make(sizeof *p);
 
 	tt_sim_stall(w, 1000 + tt_sim_below(w, tt_sim_one_in(w, 64) ? 5 * TT_MS : 50000));
-	p->base = (struct tt_pin){ base, *mem, remote };
+	p->base = (struct tt_pin){ .net = base, .mem = *mem, .remote = remote };
 	tt_list_append(&((struct net *)base)->pinned, &p->node);
 	*out = &p->base;
 	return 0;
