@@ -86,7 +86,7 @@ static enum tt_pin_for use_of(size_t i) { return i ? TT_PIN_READ : TT_PIN_RECEIV
 /* Bytes that fit a message travel by message. */
 static bool needs_pin(const struct tt_coll *c, size_t i)
 {
-	return c->memory[i].len > TT_COLL_PIECE && c->n > 1 && tt_pins(c->job, c->memory[i].len, use_of(i));
+	return c->memory[i].len > TT_COLL_SHORT && c->n > 1 && tt_pins(c->job, c->memory[i].len, use_of(i));
 }
 
 static bool needs_pins(const struct tt_coll *c)

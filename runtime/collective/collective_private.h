@@ -131,6 +131,8 @@ enum {
 	TT_COLL_HEAD = 32, /* bytes of a message in front of a piece */
 	/* bytes that one message holds: whole elements of any type */
 	TT_COLL_PIECE = (TT_MESSAGE_MAX - TT_COLL_HEAD) & ~63,
+	TT_COLL_START = 16, /* bytes of the header of a transfer's first message */
+	TT_COLL_SHORT = (TT_COLL_PIECE - TT_COLL_START) & ~63, /* a longer transfer is put: its memory is pinned */
 };
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };

@@ -29,13 +29,11 @@ enum {
 	FIRST = 16 * 1024,        /* bytes of a long transfer that do not wait for READY: what can be sent meanwhile */
 	TAGS = 64,                /* for each transfer: START, ... */
 	TAG_READY = 63,           /* ... and this */
-	START = 16,               /* bytes of the header of START */
 	WIDER = 2,                /* how often an f16 or bf16 fits into an f32 */
 	TILE = 1024,              /* elements that are combined at a time */
-	MOST = (TT_COLL_PIECE - START) & ~63, /* bytes of a transfer in START; so many need no READY */
 };
 
-static size_t short_len(const struct tt_transfers *l) { return l->rendezvous ? 0 : MOST; }
+static size_t short_len(const struct tt_transfers *l) { return l->rendezvous ? 0 : TT_COLL_SHORT; }
 static bool is_void(const struct tt_transfers *l, const struct tt_transfer *t) { return !t->len && !l->always; }
 
 /* Does it come into slots? So does what is combined, or goes to memory in parts. The same at both ends. */
@@ -275,7 +273,7 @@ static struct tt_vector source_of(const struct tt_transfers *l, const struct tt_
 
 static void send_start(struct tt_transfers *l, struct tt_transfer *out)
 {
-	uint8_t head[START];
+	uint8_t head[TT_COLL_START];
 	struct tt_vector v = source_of(l, out);
 	struct tt_pack p = tt_pack(head, sizeof head);
 
