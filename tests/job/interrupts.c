@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 enum {
-	HEARD = 20,                               /* ms, after which the peer knows what was cancelled */
+	HEARD = 50,                               /* ms, after which the peer knows what was cancelled */
 	AFTER = 50, SOON = 200, SOON_BUSY = 1000, /* ms; on a busy machine a process gets its core late */
 	STOP = 400, STOP_LONG = 3000,             /* how long the peer is stopped, with processes at most */
 	TIMEOUT_MS = 20000, COUNT = 16, LARGE = 1 << 16, ROWS = 64, ROW = 4, SEEDS_FEW = 10,
