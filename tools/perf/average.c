@@ -79,6 +79,7 @@ static int open_gossip(struct tt_perf *p, const tutti_tensor *model, tutti_gossi
 	c.choose = choose;
 	c.arg = p;
 	c.fetch_probability = p->rank ? 0 : 1;
+	c.timeout_ms = 10000; /* a round in which the machine is busy elsewhere is slow, and no error */
 	snprintf(name, sizeof name, "perf gossip %llu", (unsigned long long)p->order.serial);
 	return tutti_gossip_open(p->job, name, model, 1, &c, out);
 }
