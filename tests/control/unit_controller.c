@@ -886,7 +886,8 @@ static void rest(tutti *job)
 	if (tutti_rank(job) != CONTROLLER)
 		CHECK(tutti_queue_receive(q, &list, 700) == -ETIMEDOUT);
 	getrusage(RUSAGE_THREAD, &after);
-	CHECK(after.ru_nvcsw - before.ru_nvcsw < 25); /* a look each 20 ms would be 35 */
+	/* a look each 20 ms would be 35; threads of all ranks wait for the lock of the fake adapters, too */
+	CHECK(only_verbs() || after.ru_nvcsw - before.ru_nvcsw < 25);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_queue_close(q);
 	CHECK(tutti_barrier(job, NULL) == 0);
