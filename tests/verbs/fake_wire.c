@@ -451,7 +451,8 @@ static bool move(struct fake_qp *q, struct fake_qp *other, struct fake_request *
 static bool is_dropped(const struct fake_qp *q, const struct fake_qp *other, const struct fake_request *r)
 {
 	const struct fake_qp *from = is_read(r) ? other : q;
-	unsigned max = from->context->adapter->path_mtu[from->attr.port_num - 1];
+	uint8_t port = from->attr.port_num; /* 0: librdmacm has connected it */
+	unsigned max = port ? from->context->adapter->path_mtu[port - 1] : 0;
 
 	return !is_iwarp(q) && max && tt_min(r->len, 128u << from->attr.path_mtu) > max;
 }
