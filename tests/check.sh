@@ -41,10 +41,11 @@ show_longest() { # directory: where the time goes
 
 many=10 # so many failures in one build are no noise
 
-never_noise='(Address|Leak|Memory|Thread|UndefinedBehavior)Sanitizer|runtime error:|^==[0-9]+==|'\
+never_noise='(Address|Leak|Memory|Thread|UndefinedBehavior)Sanitizer|runtime error:|^==[0-9]+== |'\
 'Segmentation fault|Aborted|core dumped|Bus error|Illegal instruction|Floating point exception|'\
 'SIG(ABRT|BUS|FPE|ILL|SEGV|TRAP)|signal (4|5|6|7|8|11)([^0-9]|$)|exit status: (12[489]|1[3-9][0-9]|2[0-9][0-9])|'\
 'status 0x(8?[1-9a-f]|1700|4200)([^0-9a-f]|$)'
+# "==PID== " begins valgrind's lines, and "==PID==WARNING" what AddressSanitizer says of each program with fibers.
 # 124: `timeout` has ended a test that hangs. 0x is of waitpid():
 # a signal, the leak checker's 23, or the thread sanitizer's 66.
 
