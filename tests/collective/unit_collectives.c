@@ -2063,7 +2063,8 @@ static void program_long(tutti *job)
 		tt_lock(job->job);
 		tt_timer_stop(&s.timer);
 		tt_unlock(job->job);
-		CHECK(s.between >= LONG_CHUNKS / TT_SEGMENT_CALL_PIECES - 1);
+		/* on a slow machine messages of the members make the call go on, too, twice in a turn at times */
+		CHECK(s.between >= LONG_CHUNKS / TT_SEGMENT_CALL_PIECES / 2);
 		done++;
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
