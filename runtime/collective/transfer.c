@@ -9,9 +9,9 @@
  *      PUT, with a notify for each chunk                     -->   or, if they are to be added, a few slots
  *                                <--   credit                      a slot is free again
  *
- * What is sent before READY has come goes as a message, so that no transfer waits for a round trip. If READY is there
- * first, no START is needed, unless the ends might not agree on the length (`always`). A READY may leave together with
- * what is sent next: several of them, and a START, are one packet.
+ * Before READY has come, the sender sends the first bytes in START, so no transfer waits for a round trip. If READY
+ * comes first, the sender needs no START, unless the ends might not agree on the length (`always`). A READY may leave
+ * together with the next message: several READYs and a START are one packet.
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"

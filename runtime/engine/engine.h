@@ -320,8 +320,8 @@ int tt_pin_mem(struct tt_job *, const struct tt_mem *, int remote, struct tt_pin
 /* With the lock: */
 void tt_unpin(struct tt_job *, struct tt_pinned *); /* later, without the lock; NULL is allowed */
 int tt_pinned_region(struct tt_pinned *, struct tt_net *, struct tt_region **); /* all of it, for local use */
-/* What is kept of the arena or the registered range that holds all of this memory of the host, for local use; used once
- * more. NULL: nothing. */
+/* Takes another use of the kept pin for local use whose arena or registered range holds all of this host memory. NULL:
+ * no pin is kept. */
 struct tt_pinned *tt_use_kept(struct tt_job *, const void *base, size_t len);
 /* Unpins a registered range, or a device's allocation, at once, or when the last call that uses the pins has ended. */
 void tt_pins_drop(struct tt_job *, uint64_t serial);

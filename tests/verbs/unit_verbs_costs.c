@@ -314,7 +314,7 @@ static uint64_t time_puts(tutti_window *w, const char *from)
 	return least;
 }
 
-/* What is kept is found in as many steps, however much that is. */
+/* A put finds its kept pin in as many steps, however many pins are kept. */
 static void find_among_many(tutti *job)
 {
 	enum { MANY = 20000, LEN = 1024 };

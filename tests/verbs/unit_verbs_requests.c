@@ -54,7 +54,7 @@ static void lull(void)
 	} while (tt_verbs.arm(nets[0].net));
 }
 
-/* What has been put off leaves before a thread sleeps. */
+/* A put that waits for others leaves before a thread sleeps. */
 static void test_put_off(void)
 {
 	uint64_t before;

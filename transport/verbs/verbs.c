@@ -1,7 +1,9 @@
 /* verbs.c - InfiniBand, RoCE and iWARP: nets, peers, and the order of the work in one progress()
  *
  * A peer that fails is down when all that its queue pair has is given back: until then the adapter may look at the
- * memory. The queue pair is destroyed before down() comes, so nothing of that peer lands afterwards.
+ * memory. The queue pair is destroyed before down() comes, so nothing of that peer lands afterwards. After disconnect()
+ * the queue pair may still be there, in its error state, until it has given its receives back: in that state the
+ * adapter drops what the peer sends.
  */
 #include "transport/fork.h"
 #include "transport/verbs/verbs_private.h"
