@@ -273,47 +273,29 @@ static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchan
 	return a ? tt_coll_run(&a->coll, op) : -ENOMEM;
 }
 
-/* The other ranks have seen that this one has come: they must see if it goes. */
-static int go_on(struct tutti *group, const struct tt_exchange *x, uint64_t same, struct tt_call_header *begun)
-{
-	struct tt_segment *b = tt_coll_group(group)->segment;
-	struct tt_allreduce *a = make(group, TUTTI_STAT_ALLREDUCE, x, same, -1, NULL);
-
-	if (a) {
-		a->direct.begun = begun;
-		return tt_coll_go_on(&a->coll);
-	}
-	tt_segment_step(b, begun, group->started, TT_STEP_QUIT);
-	tt_segment_done(b, group->started++);
-	tt_unlock(group->job);
-	return -ENOMEM;
-}
-
-static bool may_be_at_once(const struct tutti *group)
+/* Does a rank read all of the others' vectors, from their slots? */
+static bool is_at_once(const struct tutti *group, const struct tt_exchange *x)
 {
 	const struct tt_algorithm *f = forced(group->job);
+	size_t bytes = x->count * x->width;
 
-	return !tt_hook.running && (!f || f == &tt_direct) && tt_coll_is_quiet(group);
+	return x->vector.in && bytes && group->n > 1 && bytes <= TT_AT_ONCE / (size_t)(group->n - 1) &&
+	       (!f || f == &tt_direct);
 }
 
 /* 1: this way cannot be taken. */
 static int run_at_once(struct tutti *group, const struct tt_exchange *x)
 {
 	struct tt_coll_call call = tt_coll_call_of(TUTTI_STAT_ALLREDUCE, x->count, print_of(group, x, 0));
-	struct tt_call_header *begun = NULL;
-	uint64_t since = tt_ticks();
-	int err = tt_begin(group->job);
+	struct tt_call_header *begun;
+	int err = tt_at_once(group, TUTTI_STAT_ALLREDUCE, x, &call, &begun);
 
-	if (err)
+	if (!begun || err <= 0)
 		return err;
-	if (may_be_at_once(group) && tt_direct_at_once(group, x, &call, &begun))
-		tt_coll_count_at_once(group, TUTTI_STAT_ALLREDUCE, &call, x->count * x->width, since);
-	else if (begun)
-		return go_on(group, x, call.y, begun);
-	else
-		err = 1;
-	tt_unlock(group->job);
-	return err;
+	struct tt_allreduce *a = make(group, TUTTI_STAT_ALLREDUCE, x, call.y, -1, NULL);
+	if (a)
+		a->direct.begun = begun;
+	return tt_at_once_go_on(group, a ? &a->coll : NULL, begun);
 }
 
 int tutti_allreduce(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule,
@@ -325,7 +307,7 @@ int tutti_allreduce(tutti *group, const void *in, void *out, size_t count, tutti
 
 	if (!err)
 		err = check_memory("all-reduce", in, out, count, type, rule);
-	if (err || (!op && tt_direct_is_short(group, &x) && (err = run_at_once(group, &x)) <= 0))
+	if (err || (!op && is_at_once(group, &x) && (err = run_at_once(group, &x)) <= 0))
 		return err;
 	return run(group, TUTTI_STAT_ALLREDUCE, &x, 0, -1, NULL, op);
 }

@@ -27,19 +27,36 @@ static int advance_barrier(struct tt_coll *c)
 	return 1;
 }
 
-int tutti_barrier(tutti *group, tutti_op *op)
+static struct tt_coll *make(struct tutti *group, struct tt_call_header *begun)
 {
 	static char nothing;
-	const struct tt_blocks blocks = { .vector = tt_vector_at(&nothing), .owners = 1 };
-	int err = tt_group_usable(group);
-
-	if (err)
-		return err;
+	const struct tt_blocks blocks = { .vector = tt_vector_at(&nothing), .owners = 1, .begun = begun };
 	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct barrier), TUTTI_STAT_BARRIER, 0, 0, &blocks,
 	                                          group->n <= TT_SEGMENT_FEW);
+
 	if (!w)
-		return -ENOMEM;
+		return NULL;
 	w->stage = TT_BLOCKS_GATHER;
 	w->advance = advance_barrier;
-	return tt_coll_run(&w->coll, op);
+	return &w->coll;
+}
+
+/* 1: this way cannot be taken. */
+static int run_at_once(struct tutti *group)
+{
+	struct tt_coll_call call = tt_coll_call_of(TUTTI_STAT_BARRIER, 0, 0);
+	struct tt_call_header *begun;
+	int err = tt_at_once(group, TUTTI_STAT_BARRIER, NULL, &call, &begun);
+
+	return begun && err > 0 ? tt_at_once_go_on(group, make(group, begun), begun) : err;
+}
+
+int tutti_barrier(tutti *group, tutti_op *op)
+{
+	int err = tt_group_usable(group);
+
+	if (err || (!op && group->n > 1 && group->n <= TT_SEGMENT_FEW && (err = run_at_once(group)) <= 0))
+		return err;
+	struct tt_coll *c = make(group, NULL);
+	return c ? tt_coll_run(c, op) : -ENOMEM;
 }

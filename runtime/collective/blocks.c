@@ -274,7 +274,9 @@ static enum phase first_phase(const struct tt_blocks *b, enum tt_blocks_stage st
 {
 	if (stage == TT_BLOCKS_LEAVE)
 		return b->call.mapped ? LEAVE : DONE;
-	return !b->stage ? TURN : b->call.mapped ? READY : FILL;
+	if (!b->stage)
+		return b->begun ? MEET : TURN;
+	return b->call.mapped ? READY : FILL;
 }
 
 static void begin_stage(struct tt_blocks *b, enum tt_blocks_stage stage)
@@ -302,6 +304,8 @@ void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c, enum tt_blocks_stag
 
 	b->vector.copiers = &tt_collectives(c->job)->copiers;
 	tt_segment_call_begin(&b->call, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : all);
+	if (b->begun)
+		tt_segment_call_go_on(&b->call, b->begun);
 }
 
 void tt_blocks_end(struct tt_blocks *b)

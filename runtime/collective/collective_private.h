@@ -317,6 +317,7 @@ struct tt_call_header *tt_segment_begin(struct tt_segment *); /* my next header,
 void tt_segment_step(struct tt_segment *, struct tt_call_header *, uint32_t call, uint32_t step); /* wakes sleepers */
 /* Has rank i reached that step? 1: yes, 0: no, -ECONNABORTED: that rank has given up. */
 int tt_segment_reached(struct tt_segment *, int i, uint32_t call, uint32_t step);
+bool tt_segment_seems_here(const struct tt_segment *, int i, uint32_t call); /* to poll; tt_segment_reached() decides */
 void tt_segment_done(struct tt_segment *, uint32_t call); /* I read nothing of that call any more */
 void tt_segment_complete(struct tt_segment *, uint32_t call); /* likewise, and all ranks have done their part of it */
 void tt_segment_set_asleep(struct tt_segment *, bool asleep);
@@ -405,6 +406,7 @@ struct tt_blocks { /* zeroed; the caller fills in the first part: the same on al
 	size_t width;               /* of an element */
 	tutti_type type;
 	tutti_rule rule;            /* AVERAGE: of the ranks of this host */
+	struct tt_call_header *begun; /* of a call that has begun at once; NULL */
 
 	struct tt_segment_call call;
 	enum tt_blocks_stage stage;
@@ -504,17 +506,20 @@ struct tt_algorithm {
 	void (*release)(struct tt_exchange *); /* also after a begin() that failed */
 	size_t (*chunk)(size_t bytes, int n, size_t piece); /* bytes sent at once; NULL: none are sent */
 };
-/* Does a rank read all of the others' vectors, from their slots? Without the lock. */
-bool tt_direct_is_short(const struct tutti *, const struct tt_exchange *);
-/* A short all-reduce from begin to end, for ranks that come to it at about the same time. The group is quiet. True: all
- * of it is done. False, with *begun NULL: this way cannot be taken. False: another rank is late, or calls something
- * else; the group's next call is this one, and goes on from the header *begun. */
-bool tt_direct_at_once(struct tutti *, const struct tt_exchange *, const struct tt_coll_call *,
-                       struct tt_call_header **begun);
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring, tt_tree;
 const char *tt_algorithm_name(uint64_t letter); /* by the third one, which a call holds; "unknown" */
 int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* ranks of each host that exchange slices */
 int tt_power_below(int n); /* the largest power of two that is at most n; n >= 1 */
+
+/* ---- at_once.c: a short call from begin to end, for ranks that come to it at about the same time ---- */
+
+enum { TT_AT_ONCE = 12 * 1024 }; /* bytes of an all-reduce to read from others, up to which it may be run at once */
+/* x: an all-reduce; NULL: a barrier. Returns 0: all of it is done; -errno; 1, with *begun NULL: this way cannot be
+ * taken. 1 with *begun: another rank is late, or calls something else; this thread has the lock, and the group's next
+ * call is this one: it goes on from the header *begun. */
+int tt_at_once(struct tutti *, tutti_stat_kind, const struct tt_exchange *x, const struct tt_coll_call *,
+               struct tt_call_header **begun);
+int tt_at_once_go_on(struct tutti *, struct tt_coll *, struct tt_call_header *begun); /* NULL: no memory for it */
 
 /* transfer.c, for an algorithm that consists of transfers; its state is a struct tt_transfers. */
 int tt_exchange_begin(struct tt_exchange *, int max, int ahead); /* like tt_transfers_new() */

@@ -21,10 +21,6 @@
  *                wait has a copy in front of it, in which the others catch up, and ranks that share a core meet once a
  *                chunk.
  *
- * A short all-reduce that blocks begins without an allocation and an operation ("at once"). It keeps the lock, and
- * looks for the other ranks for a moment. If a rank is late, or calls something else, the state machine goes on with
- * the call.
- *
  * Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 are added in f32 and rounded once at the
  * end.
  */
@@ -33,9 +29,7 @@
 #include <string.h>
 
 enum {
-	SMALL = 12 * 1024,        /* bytes to read from others, up to which vectors that can be mapped count as short */
-	SHORT = 32 * 1024,        /* likewise, for other vectors */
-	LOOKS = 400,              /* at the flags of other ranks, before the state machine goes on: some 2 us */
+	SHORT = 32 * 1024,        /* bytes to read from others, up to which a vector that cannot be mapped counts as short */
 };
 
 enum phase { TURN, MEET, STORE, STORED, IN, COMBINE, OUT, DONE };
@@ -117,7 +111,7 @@ static int take_turn(struct tt_allreduce *a)
 
 	if (!tt_segment_call_turn(v))
 		return 0;
-	if (!is_up_to(a, SMALL) && tt_vector_can_map(&a->all.vector))
+	if (!is_up_to(a, TT_AT_ONCE) && tt_vector_can_map(&a->all.vector))
 		tt_segment_call_offer(v, a->all.vector.in);
 	if (!v->region)
 		copy_in(a);
@@ -269,82 +263,6 @@ static void release(struct tt_exchange *x)
 	struct tt_direct *d = &tt_allreduce_of(x)->direct;
 
 	tt_segment_call_end(&d->call, d->phase == DONE);
-}
-
-/* ---- at once ---- */
-
-bool tt_direct_is_short(const struct tutti *g, const struct tt_exchange *x)
-{
-	size_t bytes = x->count * x->width;
-
-	return x->vector.in && bytes && g->n > 1 && bytes <= SMALL / (size_t)(g->n - 1);
-}
-
-static struct tt_call_header *begin_at_once(struct tt_segment *b, const struct tt_exchange *x,
-                                            const struct tt_coll_call *call, uint32_t seq)
-{
-	struct tt_call_header *h = tt_segment_begin(b);
-	size_t bytes = x->count * x->width;
-
-	h->call = *call;
-	h->half = (uint8_t)b->half;
-	h->mapped = false;
-	memcpy(bytes <= TT_HEADER_BYTES ? h->bytes : b->peers[b->me].slot->half[b->half], x->vector.in, bytes);
-	tt_segment_step(b, h, seq, 1);
-	return h;
-}
-
-/* Has that rank called the same, and has it not given up? */
-static bool has_come(struct tt_segment *b, int i, uint32_t seq, const struct tt_coll_call *call)
-{
-	int k = tt_segment_reached(b, i, seq, 1), looks = k || tt_world || !tt_may_spin(b->group->job) ? 0 : LOOKS;
-
-	for (; !k && looks; looks--)
-		k = tt_segment_reached(b, i, seq, 1);
-	struct tt_coll_call theirs = k > 0 ? b->peers[i].header->call : (struct tt_coll_call){ 0 };
-	return tt_coll_same(&theirs, call);
-}
-
-static bool have_all_come(struct tt_segment *b, uint32_t seq, const struct tt_coll_call *call)
-{
-	for (int i = 0; i < b->n; i++)
-		if (i != b->me && !has_come(b, i, seq, call))
-			return false;
-	return true;
-}
-
-static void combine_at_once(struct tt_segment *b, const struct tt_exchange *x)
-{
-	const void *from[TT_SEGMENT_RANKS];
-	void *to = x->vector.out;
-	struct tt_many many = { .from = from, .to = &to, .inputs = b->n, .outputs = 1 };
-	bool in_header = x->count * x->width <= TT_HEADER_BYTES;
-
-	for (int i = 0; i < b->n; i++) {
-		const struct tt_segment_peer *f = &b->peers[i];
-		from[i] = i == b->me ? x->vector.in : in_header ? f->header->bytes : f->slot->half[f->header->half % 2];
-	}
-	tt_reduce_many(&many, x->count, x->type, x->rule);
-}
-
-bool tt_direct_at_once(struct tutti *g, const struct tt_exchange *x, const struct tt_coll_call *call,
-                       struct tt_call_header **begun)
-{
-	struct tt_segment *b = tt_coll_group(g)->segment;
-
-	*begun = NULL;
-	if (!tt_segment_open(g) || b->lost || !tt_segment_may_begin(b))
-		return false;
-	*begun = begin_at_once(b, x, call, g->started);
-	if (!have_all_come(b, g->started, call))
-		return false;
-	combine_at_once(b, x);
-	b->half ^= 1;
-	atomic_thread_fence(memory_order_acquire);
-	if (!have_all_come(b, g->started, call)) /* what was read was valid if none has given up since */
-		return false;
-	tt_segment_complete(b, g->started);
-	return true;
 }
 
 const struct tt_algorithm tt_direct = { "direct", begin, advance, release, NULL };

@@ -52,6 +52,14 @@ static const struct tt_call_header *find_header(const struct tt_segment *b, int 
 	return NULL;
 }
 
+/* A poll of the other header as well would take its line from a rank that is about to begin its next call. */
+bool tt_segment_seems_here(const struct tt_segment *b, int i, uint32_t call)
+{
+	const struct tt_call_header *h = &b->peers[i].slot->header[(b->turn + 1) % 2];
+
+	return atomic_load_explicit(&h->flag, memory_order_relaxed) >> 32 == call;
+}
+
 /* Has rank i begun a later call but not this one? Then this call failed there before it used the segment. */
 static bool has_skipped(const struct tt_segment *b, int i, uint32_t call)
 {
@@ -96,9 +104,12 @@ struct tt_call_header *tt_segment_begin(struct tt_segment *b)
 {
 	struct tt_call_header *header = &b->peers[b->me].slot->header[b->turn++ % 2];
 
-	/* Only ranks that have given up still look for the header's last call. */
-	atomic_store_explicit(&header->flag, 0, memory_order_relaxed);
-	atomic_thread_fence(memory_order_release);
+	/* Only ranks that have given up still look for the header's last call, and none has if the call since was
+	 * completed. A store here would take the line twice from ranks that poll. */
+	if (b->complete_turn + 1 != b->turn) {
+		atomic_store_explicit(&header->flag, 0, memory_order_relaxed);
+		atomic_thread_fence(memory_order_release);
+	}
 	for (int i = 0; i < b->n; i++)
 		b->peers[i].header = NULL;
 	b->peers[b->me].header = header;
