@@ -273,13 +273,11 @@ static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchan
 	return a ? tt_coll_run(&a->coll, op) : -ENOMEM;
 }
 
-/* Does a rank read all of the others' vectors, from their slots? */
 static bool is_at_once(const struct tutti *group, const struct tt_exchange *x)
 {
 	const struct tt_algorithm *f = forced(group->job);
-	size_t bytes = x->count * x->width;
 
-	return x->vector.in && bytes && group->n > 1 && bytes <= TT_AT_ONCE / (size_t)(group->n - 1) &&
+	return x->vector.in && x->count && group->n > 1 && x->count * x->width <= TT_AT_ONCE_MOST &&
 	       (!f || f == &tt_direct);
 }
 
@@ -287,15 +285,15 @@ static bool is_at_once(const struct tutti *group, const struct tt_exchange *x)
 static int run_at_once(struct tutti *group, const struct tt_exchange *x)
 {
 	struct tt_coll_call call = tt_coll_call_of(TUTTI_STAT_ALLREDUCE, x->count, print_of(group, x, 0));
-	struct tt_call_header *begun;
+	struct tt_begun begun;
 	int err = tt_at_once(group, TUTTI_STAT_ALLREDUCE, x, &call, &begun);
 
-	if (!begun || err <= 0)
+	if (!begun.header || err <= 0)
 		return err;
 	struct tt_allreduce *a = make(group, TUTTI_STAT_ALLREDUCE, x, call.y, -1, NULL);
 	if (a)
 		a->direct.begun = begun;
-	return tt_at_once_go_on(group, a ? &a->coll : NULL, begun);
+	return tt_at_once_go_on(group, a ? &a->coll : NULL, &begun);
 }
 
 int tutti_allreduce(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule,

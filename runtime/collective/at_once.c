@@ -13,8 +13,16 @@ enum { LOOKS = 400 }; /* at the flags of other ranks, before the state machine g
 
 static size_t bytes_of(const struct tt_exchange *x) { return x ? x->count * x->width : 0; }
 
+/* NULL: the vector is to be copied. */
+static struct tt_standing *standing_of(struct tt_segment *b, const struct tt_exchange *x)
+{
+	if (!x || !tt_vector_can_map(&x->vector) || bytes_of(x) <= TT_MAP_FROM / (size_t)(b->n - 1))
+		return NULL;
+	return tt_standing_of(b, x->vector.in, bytes_of(x));
+}
+
 static struct tt_call_header *begin(struct tt_segment *b, const struct tt_exchange *x, const struct tt_coll_call *call,
-                                    uint32_t seq)
+                                    const struct tt_standing *standing, uint32_t seq)
 {
 	struct tt_call_header *h = tt_segment_begin(b);
 	size_t bytes = bytes_of(x);
@@ -22,28 +30,30 @@ static struct tt_call_header *begin(struct tt_segment *b, const struct tt_exchan
 	h->call = *call;
 	h->half = (uint8_t)b->half;
 	h->mapped = false;
-	if (bytes)
+	if (standing)
+		tt_standing_offer(standing, x->vector.in, h);
+	else if (bytes)
 		memcpy(bytes <= TT_HEADER_BYTES ? h->bytes : b->peers[b->me].slot->half[b->half], x->vector.in, bytes);
 	tt_segment_step(b, h, seq, 1);
 	return h;
 }
 
-/* Has that rank called the same, and has it not given up? */
-static bool has_come(struct tt_segment *b, int i, uint32_t seq, const struct tt_coll_call *call)
+/* Has rank i reached that step of this very call, and not given up? */
+static bool has_come(struct tt_segment *b, int i, uint32_t seq, uint32_t step, const struct tt_coll_call *call)
 {
 	int looks = tt_world || !tt_may_spin(b->group->job) ? 0 : LOOKS;
 
-	while (looks && !tt_segment_seems_here(b, i, seq))
+	while (looks && !tt_segment_seems_at(b, i, seq, step))
 		looks--;
-	int k = tt_segment_reached(b, i, seq, 1);
+	int k = tt_segment_reached(b, i, seq, step);
 	struct tt_coll_call theirs = k > 0 ? b->peers[i].header->call : (struct tt_coll_call){ 0 };
 	return tt_coll_same(&theirs, call);
 }
 
-static bool have_all_come(struct tt_segment *b, uint32_t seq, const struct tt_coll_call *call)
+static bool have_all_come(struct tt_segment *b, uint32_t seq, uint32_t step, const struct tt_coll_call *call)
 {
 	for (int i = 0; i < b->n; i++)
-		if (i != b->me && !has_come(b, i, seq, call))
+		if (i != b->me && !has_come(b, i, seq, step, call))
 			return false;
 	return true;
 }
@@ -62,39 +72,79 @@ static void combine(const struct tt_segment *b, const struct tt_exchange *x)
 	tt_reduce_many(&many, x->count, x->type, x->rule);
 }
 
-/* True: all of it is done. False, with *begun NULL: this way cannot be taken. */
-static bool run(struct tutti *g, const struct tt_exchange *x, const struct tt_coll_call *call,
-                struct tt_call_header **begun)
+static bool is_any_mapped(const struct tt_segment *b)
 {
-	struct tt_segment *b = tt_coll_group(g)->segment;
+	for (int i = 0; i < b->n; i++)
+		if (b->peers[i].header->mapped)
+			return true;
+	return false;
+}
 
-	if (tt_hook.running || !tt_segment_open(g) || b->lost || !tt_coll_is_quiet(g) || !tt_segment_may_begin(b))
-		return false;
-	*begun = begin(b, x, call, g->started);
-	if (!have_all_come(b, g->started, call))
+/* Through the slots: step 1 is the last. What was read was valid if none has given up since. */
+static bool end_copied(struct tt_segment *b, const struct tt_exchange *x, uint32_t seq, const struct tt_coll_call *call)
+{
+	if (is_any_mapped(b))
 		return false;
 	if (x)
 		combine(b, x);
 	b->half ^= 1;
 	atomic_thread_fence(memory_order_acquire);
-	if (!have_all_come(b, g->started, call)) /* what was read was valid if none has given up since */
+	return have_all_come(b, seq, 1, call);
+}
+
+/* Through the vectors: each rank stores its slice into all, which is step 2. */
+static bool end_mapped(struct tt_segment *b, const struct tt_exchange *x, const struct tt_standing *mine, uint32_t seq,
+                       const struct tt_coll_call *call, struct tt_begun *begun)
+{
+	struct tt_span s = tt_span_of(bytes_of(x), b->n, b->me);
+
+	if (!tt_standing_use(b, mine) || tt_segment_store_begin(b) >= 0)
 		return false;
-	tt_segment_complete(b, g->started);
+	tt_direct_store(b, x, -1, s.at, s.len);
+	tt_segment_store_end(b);
+	tt_segment_step(b, begun->header, seq, 2);
+	begun->stored = true;
+	return have_all_come(b, seq, 2, call);
+}
+
+static bool can_run(const struct tutti *g)
+{
+	const struct tt_segment *b = tt_coll_group(g)->segment;
+
+	return !tt_hook.running && tt_segment_open(g) && !b->lost && tt_coll_is_quiet(g) && tt_segment_may_begin(b);
+}
+
+/* True: all of it is done. */
+static bool run(struct tutti *g, const struct tt_exchange *x, const struct tt_coll_call *call, struct tt_begun *begun)
+{
+	struct tt_segment *b = tt_coll_group(g)->segment;
+	uint32_t seq = g->started;
+
+	if (!can_run(g))
+		return false;
+	const struct tt_standing *standing = standing_of(b, x);
+	if (!standing && bytes_of(x) > TT_AT_ONCE / (size_t)(b->n - 1))
+		return false;
+	begun->header = begin(b, x, call, standing, seq);
+	if (!have_all_come(b, seq, 1, call) ||
+	    !(standing ? end_mapped(b, x, standing, seq, call, begun) : end_copied(b, x, seq, call)))
+		return false;
+	tt_segment_complete(b, seq);
 	return true;
 }
 
 int tt_at_once(struct tutti *g, tutti_stat_kind kind, const struct tt_exchange *x, const struct tt_coll_call *call,
-               struct tt_call_header **begun)
+               struct tt_begun *begun)
 {
 	int err = tt_begin(g->job);
 
-	*begun = NULL;
+	*begun = (struct tt_begun){ 0 };
 	if (err)
 		return err;
 	uint64_t since = tt_stats_start(g->job);
 	if (run(g, x, call, begun))
 		tt_coll_count_at_once(g, kind, call, bytes_of(x), since);
-	else if (*begun)
+	else if (begun->header)
 		return 1;
 	else
 		err = 1;
@@ -102,12 +152,13 @@ int tt_at_once(struct tutti *g, tutti_stat_kind kind, const struct tt_exchange *
 	return err;
 }
 
-int tt_at_once_go_on(struct tutti *g, struct tt_coll *c, struct tt_call_header *begun)
+int tt_at_once_go_on(struct tutti *g, struct tt_coll *c, const struct tt_begun *begun)
 {
 	if (c)
 		return tt_coll_go_on(c);
 	/* The other ranks have seen that this one has come: they must see that it goes. */
-	tt_segment_step(tt_coll_group(g)->segment, begun, g->started, TT_STEP_QUIT);
+	tt_segment_step(tt_coll_group(g)->segment, begun->header, g->started, TT_STEP_QUIT);
+	tt_standing_drop_all(tt_coll_group(g)->segment);
 	tt_segment_done(tt_coll_group(g)->segment, g->started++);
 	tt_unlock(g->job);
 	return -ENOMEM;

@@ -45,10 +45,10 @@ static struct tt_coll *make(struct tutti *group, struct tt_call_header *begun)
 static int run_at_once(struct tutti *group)
 {
 	struct tt_coll_call call = tt_coll_call_of(TUTTI_STAT_BARRIER, 0, 0);
-	struct tt_call_header *begun;
+	struct tt_begun begun;
 	int err = tt_at_once(group, TUTTI_STAT_BARRIER, NULL, &call, &begun);
 
-	return begun && err > 0 ? tt_at_once_go_on(group, make(group, begun), begun) : err;
+	return begun.header && err > 0 ? tt_at_once_go_on(group, make(group, begun.header), &begun) : err;
 }
 
 int tutti_barrier(tutti *group, tutti_op *op)

@@ -164,7 +164,7 @@ static int take_turn(struct tt_blocks *b)
 		return 0;
 	if (offers(b))
 		tt_segment_call_offer(v, b->vector.in);
-	if (!v->region)
+	if (!v->standing)
 		fill_buffer(b);
 	tt_segment_call_step(v);
 	b->phase = MEET;
@@ -305,7 +305,7 @@ void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c, enum tt_blocks_stag
 	b->vector.copiers = &tt_collectives(c->job)->copiers;
 	tt_segment_call_begin(&b->call, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : all);
 	if (b->begun)
-		tt_segment_call_go_on(&b->call, b->begun);
+		tt_segment_call_go_on(&b->call, b->begun, NULL);
 }
 
 void tt_blocks_end(struct tt_blocks *b)

@@ -263,16 +263,29 @@ struct tt_call_header { /* of one call of one rank */
 	struct tt_coll_call call;
 	uint8_t half;               /* the half of the rank slot that the call begins with */
 	bool mapped, can;           /* others may map this rank's vector; this rank has mapped theirs */
+	uint32_t agreed;            /* if mapped: the set of keys that this rank knows with its own (standing.c) */
 	union {
-		struct tt_key key;          /* of the vector, if mapped */
+		struct tt_key key;          /* of the arena that has the vector, if mapped */
 		char bytes[TT_HEADER_BYTES]; /* of an all-reduce or reduce: a vector that fits, in place of the half */
 	};
+	uint64_t at;                /* of the vector in the arena */
 } __attribute__((aligned(2 * TT_CACHE_LINE)));
 struct tt_rank_slot { /* one rank's memory, which the others map. The rank alone writes it */
 	struct tt_call_header header[2];
 	_Atomic uint32_t asleep __attribute__((aligned(2 * TT_CACHE_LINE))); /* this rank wants a WAKE with each step */
 	_Atomic uint32_t done __attribute__((aligned(2 * TT_CACHE_LINE))); /* with all earlier calls */
 	char half[2][2 * TT_SEGMENT_CHUNK] __attribute__((aligned(4096))); /* what others combine; what they copy */
+};
+enum { TT_STANDING = 4 };     /* arenas of a rank whose keys stand */
+struct tt_standing { /* of this rank. Zeroed: none */
+	uint64_t serial;            /* the arena's ... */
+	struct tt_mem mem;          /* ... and its memory */
+	struct tt_region *region;
+	uint32_t agreed;            /* 1 + the call that agreed on this key and one of each other rank; 0: none has */
+};
+struct tt_known { /* what another rank has offered in that call */
+	struct tt_key key;
+	char *base;                 /* the arena's address here */
 };
 struct tt_segment_peer { /* of another rank */
 	struct tt_rank_slot *slot;  /* NULL: not mapped, or no longer */
@@ -281,6 +294,7 @@ struct tt_segment_peer { /* of another rank */
 	struct tt_key key;          /* of the rank's vector in this call ... */
 	char *vector;               /* ... and its address here */
 	bool offered, voted;        /* while the segment is made */
+	struct tt_known known[TT_STANDING]; /* in the call that agreed on this rank's key in `standing` */
 };
 struct tt_segment {
 	struct tt_list link;        /* in tt_collectives.segments */
@@ -299,6 +313,9 @@ struct tt_segment {
 	uint32_t last;              /* the value of `done` with which all others have finished my last call */
 	int lost;                   /* 1 + a rank of the job whose slot is no longer there; 0: none */
 	struct tt_list queue;       /* calls in their order: the first one uses the segment */
+	struct tt_standing standing[TT_STANDING];
+	unsigned next_standing;     /* which is replaced next */
+	uint64_t freed;             /* tt_arenas_freed() when the freed ones were dropped */
 	struct tt_segment_peer peers[]; /* n of them; mine has only the slot */
 };
 int tt_segment_make(struct tt_coll *); /* like advance: 1 once the result is known */
@@ -312,15 +329,27 @@ void tt_segment_close(struct tutti *);
 void tt_segment_sweep(struct tt_job *, bool all); /* frees closed segments that no rank reads; all: also those in use */
 void tt_segment_lost(struct tt_job *, const struct tt_peer *); /* the peer is about to be disconnected */
 
+/* standing.c. NULL: the vector is in no arena, or cannot be registered. Valid until the next call or drop_all. */
+struct tt_standing *tt_standing_of(struct tt_segment *, const void *vector, size_t bytes);
+void tt_standing_offer(const struct tt_standing *, const void *vector, struct tt_call_header *); /* for step 1 */
+/* In this call all ranks have offered keys, and all have mapped all of them. */
+void tt_standing_agree(struct tt_segment *, struct tt_standing *mine, uint32_t call);
+/* All have come. Have all offered keys that all know from an earlier call? Then peers[] has them and the vectors. */
+bool tt_standing_use(struct tt_segment *, const struct tt_standing *mine);
+void tt_standing_drop_all(struct tt_segment *); /* no rank can store into them once this returns */
+
 bool tt_segment_may_begin(const struct tt_segment *); /* does no rank need what my next header says now? */
 struct tt_call_header *tt_segment_begin(struct tt_segment *); /* my next header, to be filled in before step 1 */
 void tt_segment_step(struct tt_segment *, struct tt_call_header *, uint32_t call, uint32_t step); /* wakes sleepers */
 /* Has rank i reached that step? 1: yes, 0: no, -ECONNABORTED: that rank has given up. */
 int tt_segment_reached(struct tt_segment *, int i, uint32_t call, uint32_t step);
-bool tt_segment_seems_here(const struct tt_segment *, int i, uint32_t call); /* to poll; tt_segment_reached() decides */
+bool tt_segment_seems_at(const struct tt_segment *, int i, uint32_t call, uint32_t step); /* before reached() */
 void tt_segment_done(struct tt_segment *, uint32_t call); /* I read nothing of that call any more */
 void tt_segment_complete(struct tt_segment *, uint32_t call); /* likewise, and all ranks have done their part of it */
 void tt_segment_set_asleep(struct tt_segment *, bool asleep);
+/* For stores into the mapped vectors of all others. -1: begun; else rank i has given up, and nothing has begun. */
+int tt_segment_store_begin(const struct tt_segment *);
+void tt_segment_store_end(const struct tt_segment *);
 
 /* ---- segment_call.c: one call that uses its host's segment ---- */
 
@@ -344,7 +373,7 @@ struct tt_segment_call {
 	bool paused;                /* the call waits for others than the ranks here */
 	unsigned chunk;             /* how often the halves were switched ... */
 	unsigned until;             /* ... and how often when the call returns to the progress loop */
-	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
+	struct tt_standing *standing; /* has my vector, for others to map; NULL: they cannot */
 	struct tt_timer announce;
 	struct tt_timer slower;     /* while slower ranks still read the header that this call needs */
 };
@@ -358,7 +387,9 @@ bool tt_segment_call_may_go_on(const struct tt_segment_call *);
 
 /* Each of these returns 1: yes, 0: not yet, or -errno. */
 int tt_segment_call_turn(struct tt_segment_call *); /* is it my turn? Then offer or fill a buffer, and step */
-void tt_segment_call_go_on(struct tt_segment_call *, struct tt_call_header *); /* from step 1 on: the header says so */
+/* From step 1 on, as the header says. `vector`: this rank's, if it is mapped. */
+void tt_segment_call_go_on(struct tt_segment_call *, struct tt_call_header *, const void *vector);
+void tt_segment_call_stored(struct tt_segment_call *); /* it goes on from step 2: my slice is in all mapped vectors */
 int tt_segment_call_meet(struct tt_segment_call *); /* are all here, and is it known what is mapped? */
 int tt_segment_call_all(struct tt_segment_call *);  /* have all reached my step? Then read what they wrote */
 int tt_segment_call_still(struct tt_segment_call *); /* has none given up? Then what was read was valid */
@@ -468,9 +499,13 @@ struct tt_family { /* a rank's neighbours in a tree */
 struct tt_family tt_family_of(int n, int me, int root); /* in a binomial tree */
 bool tt_tree_combines(const struct tt_exchange *); /* does this rank add what others send? */
 
+struct tt_begun { /* how far a call has got */
+	struct tt_call_header *header; /* mine, at step 1; NULL: this way cannot be taken */
+	bool stored;                /* it is at step 2: my slice is in all vectors */
+};
 struct tt_direct { /* the state of direct.c */
 	struct tt_segment_call call;
-	struct tt_call_header *begun; /* mine, of a call that tt_direct_at_once() has begun; NULL: it has not */
+	struct tt_begun begun;      /* at once; zeroed: it has not */
 	int phase;
 	size_t at;                  /* bytes done of the vector, or of my slice */
 };
@@ -506,6 +541,8 @@ struct tt_algorithm {
 	void (*release)(struct tt_exchange *); /* also after a begin() that failed */
 	size_t (*chunk)(size_t bytes, int n, size_t piece); /* bytes sent at once; NULL: none are sent */
 };
+/* Combines bytes of all mapped vectors into all of them, or into the root's (-1: none). */
+void tt_direct_store(const struct tt_segment *, const struct tt_exchange *, int root, size_t at, size_t len);
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring, tt_tree;
 const char *tt_algorithm_name(uint64_t letter); /* by the third one, which a call holds; "unknown" */
 int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* ranks of each host that exchange slices */
@@ -513,13 +550,17 @@ int tt_power_below(int n); /* the largest power of two that is at most n; n >= 1
 
 /* ---- at_once.c: a short call from begin to end, for ranks that come to it at about the same time ---- */
 
-enum { TT_AT_ONCE = 12 * 1024 }; /* bytes of an all-reduce to read from others, up to which it may be run at once */
-/* x: an all-reduce; NULL: a barrier. Returns 0: all of it is done; -errno; 1, with *begun NULL: this way cannot be
- * taken. 1 with *begun: another rank is late, or calls something else; this thread has the lock, and the group's next
- * call is this one: it goes on from the header *begun. */
+enum {
+	TT_AT_ONCE = 12 * 1024,     /* bytes that an all-reduce reads from others, up to which they are copied */
+	TT_MAP_FROM = 1024,     /* more than so many bytes are not copied where all vectors can be mapped ... */
+	TT_AT_ONCE_MOST = 512 * 1024, /* a longer vector would hold the lock for too long */
+};
+/* x: an all-reduce; NULL: a barrier. Returns 0: all of it is done; -errno; 1, without a header: this way cannot be
+ * taken. 1 with a header: another rank is late, or calls something else; this thread has the lock, and the group's next
+ * call is this one: it goes on from there. */
 int tt_at_once(struct tutti *, tutti_stat_kind, const struct tt_exchange *x, const struct tt_coll_call *,
-               struct tt_call_header **begun);
-int tt_at_once_go_on(struct tutti *, struct tt_coll *, struct tt_call_header *begun); /* NULL: no memory for it */
+               struct tt_begun *begun);
+int tt_at_once_go_on(struct tutti *, struct tt_coll *, const struct tt_begun *); /* NULL: no memory for it */
 
 /* transfer.c, for an algorithm that consists of transfers; its state is a struct tt_transfers. */
 int tt_exchange_begin(struct tt_exchange *, int max, int ahead); /* like tt_transfers_new() */

@@ -29,7 +29,7 @@
 #include <string.h>
 
 enum {
-	SHORT = 32 * 1024,        /* bytes to read from others, up to which a vector that cannot be mapped counts as short */
+	SHORT = 32 * 1024,        /* bytes to read from others: up to so many a vector that is not mapped is short */
 };
 
 enum phase { TURN, MEET, STORE, STORED, IN, COMBINE, OUT, DONE };
@@ -111,9 +111,9 @@ static int take_turn(struct tt_allreduce *a)
 
 	if (!tt_segment_call_turn(v))
 		return 0;
-	if (!is_up_to(a, TT_AT_ONCE) && tt_vector_can_map(&a->all.vector))
+	if (!is_up_to(a, TT_MAP_FROM) && tt_vector_can_map(&a->all.vector))
 		tt_segment_call_offer(v, a->all.vector.in);
-	if (!v->region)
+	if (!v->standing)
 		copy_in(a);
 	tt_segment_call_step(v);
 	a->direct.phase = MEET;
@@ -141,17 +141,18 @@ static int meet(struct tt_allreduce *a)
 	return 1;
 }
 
-static void store_piece(struct tt_allreduce *a, size_t at, size_t len)
+void tt_direct_store(const struct tt_segment *b, const struct tt_exchange *x, int root, size_t at, size_t len)
 {
-	const struct tt_segment *b = a->direct.call.segment;
 	const void *from[TT_SEGMENT_RANKS];
 	void *to[TT_SEGMENT_RANKS];
 
 	for (int i = 0; i < b->n; i++) {
-		from[i] = (i == b->me ? a->all.vector.in : b->peers[i].vector) + at;
+		from[i] = (i == b->me ? x->vector.in : b->peers[i].vector) + at;
 		to[i] = (void *)(uintptr_t)from[i];
 	}
-	combine(a, from, a->root < 0 ? to : &to[a->root], a->root < 0 ? b->n : 1, len);
+	struct tt_many many = { .from = from, .to = root < 0 ? to : &to[root], .inputs = b->n,
+	                        .outputs = root < 0 ? b->n : 1 };
+	tt_reduce_many(&many, len / x->width, x->type, x->rule);
 }
 
 static int store(struct tt_allreduce *a)
@@ -163,7 +164,7 @@ static int store(struct tt_allreduce *a)
 		size_t len = tt_min(TT_SEGMENT_CALL_PIECE, s.len - d->at);
 		if (!tt_segment_call_store_begin(&d->call))
 			return 0;
-		store_piece(a, s.at + d->at, len);
+		tt_direct_store(d->call.segment, &a->all, a->root, s.at + d->at, len);
 		tt_segment_call_store_end(&d->call);
 		d->at += len;
 	}
@@ -251,10 +252,12 @@ static int begin(struct tt_exchange *x)
 
 	a->all.vector.copiers = &tt_collectives(x->coll->job)->copiers;
 	tt_segment_call_begin(&a->direct.call, x->coll, bytes_of(a), a->coll.n);
-	if (a->direct.begun) {
-		tt_segment_call_go_on(&a->direct.call, a->direct.begun);
-		a->direct.phase = MEET;
-	}
+	if (!a->direct.begun.header)
+		return 0;
+	tt_segment_call_go_on(&a->direct.call, a->direct.begun.header, a->all.vector.in);
+	a->direct.phase = a->direct.begun.stored ? STORED : MEET;
+	if (a->direct.begun.stored)
+		tt_segment_call_stored(&a->direct.call);
 	return 0;
 }
 

@@ -33,7 +33,8 @@
 _Static_assert(offsetof(struct tt_rank_slot, asleep) == 256 && offsetof(struct tt_rank_slot, done) == 384 &&
                offsetof(struct tt_rank_slot, half) == 4096, "docs/wire.md");
 _Static_assert(offsetof(struct tt_call_header, call) == 8 && offsetof(struct tt_call_header, half) == 32 &&
-               offsetof(struct tt_call_header, key) == 40 && offsetof(struct tt_call_header, bytes) == 40,
+               offsetof(struct tt_call_header, agreed) == 36 && offsetof(struct tt_call_header, key) == 40 &&
+               offsetof(struct tt_call_header, bytes) == 40 && offsetof(struct tt_call_header, at) == 104,
                "docs/wire.md");
 
 static uint64_t flag_of(uint32_t call, uint32_t step) { return (uint64_t)call << 32 | step; }
@@ -53,11 +54,11 @@ static const struct tt_call_header *find_header(const struct tt_segment *b, int 
 }
 
 /* A poll of the other header as well would take its line from a rank that is about to begin its next call. */
-bool tt_segment_seems_here(const struct tt_segment *b, int i, uint32_t call)
+bool tt_segment_seems_at(const struct tt_segment *b, int i, uint32_t call, uint32_t step)
 {
 	const struct tt_call_header *h = &b->peers[i].slot->header[(b->turn + 1) % 2];
 
-	return atomic_load_explicit(&h->flag, memory_order_relaxed) >> 32 == call;
+	return atomic_load_explicit(&h->flag, memory_order_relaxed) >= flag_of(call, step);
 }
 
 /* Has rank i begun a later call but not this one? Then this call failed there before it used the segment. */
@@ -154,10 +155,34 @@ void tt_segment_complete(struct tt_segment *b, uint32_t call)
 	tt_segment_done(b, call);
 }
 
+/* ---- mapped vectors ---- */
+
+static void end_stores(const struct tt_segment *b, int upto)
+{
+	for (int i = 0; i < upto; i++)
+		if (i != b->me)
+			b->peers[i].peer->net->transport->store_end(b->peers[i].peer);
+}
+
+int tt_segment_store_begin(const struct tt_segment *b)
+{
+	for (int i = 0; i < b->n; i++) {
+		const struct tt_segment_peer *f = &b->peers[i];
+		if (i == b->me || f->peer->net->transport->store_begin(f->peer, &f->key))
+			continue;
+		end_stores(b, i);
+		return i;
+	}
+	return -1;
+}
+
+void tt_segment_store_end(const struct tt_segment *b) { end_stores(b, b->n); }
+
 /* ---- memory ---- */
 
 static void free_memory(struct tt_segment *b)
 {
+	tt_standing_drop_all(b);
 	if (b->region)
 		b->region->net->transport->dereg(b->region);
 	if (b->memory)

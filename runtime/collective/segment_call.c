@@ -6,7 +6,7 @@
  *      judged      if all needed vectors have keys: could I map them? If all ranks could, they are used mapped
  *      step ...    as the algorithm counts
  *
- * A rank that gives up marks its header QUIT, and takes back the key of its vector. From then on the transport lets
+ * A rank that gives up marks its header QUIT, and takes back its keys (standing.c). From then on the transport lets
  * no rank store there, and it returns when none does (transport.h, Mapping): the vector is the caller's again. Others
  * learn from the header that the rank gave up, and from messages why.
  */
@@ -109,22 +109,25 @@ int tt_segment_call_turn(struct tt_segment_call *v)
 	return 1;
 }
 
-void tt_segment_call_go_on(struct tt_segment_call *v, struct tt_call_header *header)
+void tt_segment_call_go_on(struct tt_segment_call *v, struct tt_call_header *header, const void *vector)
 {
 	v->header = header;
 	v->step = STEP_HERE;
+	if (header->mapped)
+		v->standing = tt_standing_of(v->segment, vector, v->bytes);
 }
 
-/* Registers the vector for this call alone: afterwards others must not reach the caller's memory. */
+void tt_segment_call_stored(struct tt_segment_call *v)
+{
+	v->step = STEP_HERE + 1;
+	v->met = v->mapped = true;
+}
+
 void tt_segment_call_offer(struct tt_segment_call *v, const void *vector)
 {
-	struct tt_net *net = v->segment->region->net;
-	struct tt_mem mem = tt_mem_of((void *)(uintptr_t)vector, v->bytes);
-
-	if (mem.fd < 0 || net->transport->reg(net, &mem, 1, NULL, &v->region))
-		return;
-	v->header->key = v->region->key;
-	v->header->mapped = true;
+	v->standing = tt_standing_of(v->segment, vector, v->bytes);
+	if (v->standing)
+		tt_standing_offer(v->standing, vector, v->header);
 }
 
 /* A header with another call may be that of a later call: a rank that gave up the next call reuses it for the one
@@ -150,10 +153,14 @@ static bool map_vectors(struct tt_segment_call *v)
 		struct tt_segment_peer *f = &b->peers[i];
 		if (i == b->me || !f->header->mapped)
 			continue;
+		uint64_t at = f->header->at;
 		f->key = f->header->key;
-		f->vector = f->key.len == v->bytes ? f->peer->net->transport->map(f->peer, &f->key, 0) : NULL;
-		if (!f->vector)
+		if (at > f->key.len || v->bytes > f->key.len - at)
 			return false;
+		char *base = f->peer->net->transport->map(f->peer, &f->key, 0);
+		if (!base)
+			return false;
+		f->vector = base + at;
 	}
 	return true;
 }
@@ -170,7 +177,10 @@ static int meet(struct tt_segment_call *v)
 	v->all_offer = mapped == v->offers;
 	v->some_offer = mapped > 0;
 	v->met = true;
-	if (v->all_offer) {
+	if (!v->all_offer)
+		return 1;
+	v->mapped = v->standing && tt_standing_use(v->segment, v->standing);
+	if (!v->mapped) {
 		v->header->can = map_vectors(v);
 		tt_segment_call_step(v);
 	}
@@ -179,16 +189,18 @@ static int meet(struct tt_segment_call *v)
 
 int tt_segment_call_meet(struct tt_segment_call *v)
 {
-	const struct tt_segment *b = v->segment;
+	struct tt_segment *b = v->segment;
 	int k = v->met ? 1 : meet(v), can = 1;
 
-	if (k <= 0 || !v->all_offer)
+	if (k <= 0 || !v->all_offer || v->mapped)
 		return k;
 	if ((k = tt_segment_call_all(v)) <= 0)
 		return k;
 	for (int i = 0; i < b->n; i++)
 		can &= b->peers[i].header->can;
 	v->mapped = can;
+	if (can && v->offers == b->n)
+		tt_standing_agree(b, v->standing, v->coll->seq);
 	return 1;
 }
 
@@ -216,29 +228,16 @@ void tt_segment_call_next_buffer(struct tt_segment_call *v)
 
 /* ---- mapped vectors ---- */
 
-static void end_stores(const struct tt_segment *b, int upto)
-{
-	for (int i = 0; i < upto; i++)
-		if (i != b->me)
-			b->peers[i].peer->net->transport->store_end(b->peers[i].peer);
-}
-
 int tt_segment_call_store_begin(struct tt_segment_call *v)
 {
-	const struct tt_segment *b = v->segment;
+	int i = tt_segment_store_begin(v->segment);
 
-	for (int i = 0; i < b->n; i++) {
-		const struct tt_segment_peer *f = &b->peers[i];
-		if (i == b->me || f->peer->net->transport->store_begin(f->peer, &f->key))
-			continue;
-		end_stores(b, i);
+	if (i >= 0)
 		gave_up(v, i);
-		return 0;
-	}
-	return 1;
+	return i < 0;
 }
 
-void tt_segment_call_store_end(struct tt_segment_call *v) { end_stores(v->segment, v->segment->n); }
+void tt_segment_call_store_end(struct tt_segment_call *v) { tt_segment_store_end(v->segment); }
 
 /* ---- polling ---- */
 
@@ -309,8 +308,8 @@ void tt_segment_call_end(struct tt_segment_call *v, bool done)
 	tt_list_remove(&v->turn);
 	if (v->header && !done)
 		tt_segment_step(b, v->header, v->coll->seq, TT_STEP_QUIT);
-	if (v->region)
-		v->region->net->transport->dereg(v->region);
+	if (v->standing && !done)
+		tt_standing_drop_all(b);
 	if (v->header && done)
 		tt_segment_complete(b, v->coll->seq);
 	else if (v->header)
