@@ -10,17 +10,32 @@
 
 #define FEW_WATCHES ": raise the sysctl fs.epoll.max_user_watches"
 
-void tt_dial_init(struct tt_dial *d, struct tt_shake *h) { *d = (struct tt_dial){ .fd = -1, .shake = h }; }
+static struct tt_dial *dial_of(struct tt_shake *h) { return tt_container_of(h, struct tt_dial, shake); }
+
+static struct tt_peer *peer_of(const struct tt_dial *d) { return d->shake.ops->peer; }
+
+void tt_dial_init(struct tt_dial *d, struct tt_door *door, struct tt_flight *ops, bool accepted)
+{
+	d->fd = -1;
+	tt_shake_begin(&d->shake, door, ops, accepted);
+}
+
+ssize_t tt_dial_say(struct tt_shake *h, const void *bytes, size_t n)
+{
+	return send(dial_of(h)->fd, bytes, n, MSG_NOSIGNAL);
+}
+
+ssize_t tt_dial_hear(struct tt_shake *h, void *bytes, size_t n) { return recv(dial_of(h)->fd, bytes, n, 0); }
 
 void tt_dial_watch(struct tt_dial *d, uint32_t events)
 {
-	struct epoll_event event = { .events = events, .data.ptr = d->shake->peer };
-	const struct tt_door *door = d->shake->door;
+	struct epoll_event event = { .events = events, .data.ptr = peer_of(d) };
+	const struct tt_door *door = d->shake.door;
 	int op = d->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
 
 	d->watched = events;
 	if (epoll_ctl(door->net->fd, op, d->fd, &event))
-		tt_shake_fail(d->shake, tt_fail(-errno, "cannot wait for %s: %s%s", d->shake->peer->addr,
+		tt_shake_fail(&d->shake, tt_fail(-errno, "cannot wait for %s: %s%s", peer_of(d)->addr,
 		                                strerror(errno), errno == ENOSPC ? FEW_WATCHES : ""));
 }
 
@@ -31,7 +46,7 @@ static void close_socket(struct tt_dial *d)
 	if (d->fd < 0)
 		return;
 	if (d->watched)
-		epoll_ctl(d->shake->door->net->fd, EPOLL_CTL_DEL, d->fd, NULL);
+		epoll_ctl(d->shake.door->net->fd, EPOLL_CTL_DEL, d->fd, NULL);
 	shutdown(d->fd, SHUT_RDWR); /* for the same reason: the other end learns of it now */
 	tt_fork_close(d->fd);
 	d->fd = -1;
@@ -50,6 +65,7 @@ static void free_addresses(struct tt_dial *d)
 
 void tt_dial_end(struct tt_dial *d)
 {
+	tt_list_remove(&d->shake.node);
 	close_socket(d);
 	free_addresses(d);
 }
@@ -95,15 +111,19 @@ static int count(const struct addrinfo *a)
 	return n;
 }
 
-void tt_dial_accept(struct tt_dial *d, int fd, const struct sockaddr *from)
+void tt_dial_greet(struct tt_door *door, int fd, const struct sockaddr *from)
 {
-	struct tt_peer *peer = d->shake->peer;
+	struct tt_dial *d = door->calls->make(door, true);
 	union tt_socket_address a;
 
+	if (!d) {
+		tt_fork_close(fd);
+		return;
+	}
 	tt_resolve_copy(&a, from);
-	tt_resolve_name(&a, peer->addr, sizeof peer->addr);
+	tt_resolve_name(&a, peer_of(d)->addr, sizeof peer_of(d)->addr);
 	d->fd = fd;
-	prepare_socket(d->shake->door, fd, 1);
+	prepare_socket(door, fd, 1);
 	tt_dial_watch(d, EPOLLIN);
 }
 
@@ -124,9 +144,9 @@ static void note_failure(struct tt_dial *d, int err)
 
 static bool fail(struct tt_dial *d, int err)
 {
-	bool one = d->addresses && !d->addresses->ai_next && strstr(d->tried, d->shake->peer->addr);
+	bool one = d->addresses && !d->addresses->ai_next && strstr(d->tried, peer_of(d)->addr);
 
-	return tt_shake_give_up(d->shake, map_error(err), one || !*d->tried ? strerror(err) : d->tried);
+	return tt_shake_give_up(&d->shake, map_error(err), one || !*d->tried ? strerror(err) : d->tried);
 }
 
 /* Starts connecting to the next address of the host. Returns -errno if none is left. */
@@ -139,7 +159,7 @@ static int try_next(struct tt_dial *d, int err)
 		d->fd = tt_fork_socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK);
 		if (d->fd >= 0) {
 			tt_dial_spare_port(d->fd);
-			prepare_socket(d->shake->door, d->fd, count(d->addresses));
+			prepare_socket(d->shake.door, d->fd, count(d->addresses));
 			if (!connect(d->fd, a->ai_addr, a->ai_addrlen) || errno == EINPROGRESS || errno == EINTR) {
 				tt_dial_watch(d, EPOLLOUT);
 				return 0;
@@ -167,12 +187,12 @@ static bool allowed_without_secret(const struct addrinfo *list)
 static int dial(struct tt_dial *d, struct addrinfo *found)
 {
 	d->addresses = d->next_address = found;
-	if (!d->shake->door->has_secret && !allowed_without_secret(found))
+	if (!d->shake.door->has_secret && !allowed_without_secret(found))
 		return tt_fail(-EACCES, "will not connect to %s without a secret: set TUTTI_SECRET on both sides",
-		               d->shake->peer->addr);
+		               peer_of(d)->addr);
 	int err = try_next(d, EHOSTUNREACH);
 	if (err == -EMFILE || err == -ENFILE)
-		return tt_fail(-EMFILE, "no file is left for a connection to %s: %s%s", d->shake->peer->addr,
+		return tt_fail(-EMFILE, "no file is left for a connection to %s: %s%s", peer_of(d)->addr,
 		               strerror(-err), tt_files_hint(-err));
 	if (err)
 		fail(d, -err);
@@ -182,16 +202,16 @@ static int dial(struct tt_dial *d, struct addrinfo *found)
 /* The descriptor of the lookup stands in for the socket: it becomes readable at the end. */
 static int look_up(struct tt_dial *d, const char *addr)
 {
-	int err = tt_resolve_begin(d->shake->door->net, addr, &d->lookup, &d->fd);
+	int err = tt_resolve_begin(d->shake.door->net, addr, &d->lookup, &d->fd);
 
 	if (!err)
 		tt_dial_watch(d, EPOLLIN);
 	return err;
 }
 
-int tt_dial_begin(struct tt_dial *d, const char *addr)
+static int begin(struct tt_dial *d, const char *addr)
 {
-	struct tt_peer *peer = d->shake->peer;
+	struct tt_peer *peer = peer_of(d);
 	struct addrinfo *found;
 	char address[96];
 
@@ -203,6 +223,18 @@ int tt_dial_begin(struct tt_dial *d, const char *addr)
 	return err ? look_up(d, addr) : dial(d, found);
 }
 
+int tt_dial_connect(struct tt_door *door, const char *addr, struct tt_peer **out)
+{
+	struct tt_dial *d = door->calls->make(door, false);
+	int err = d ? begin(d, addr) : -ENOMEM;
+
+	if (!err)
+		*out = peer_of(d);
+	else if (d)
+		tt_flight_free(d->shake.ops);
+	return err;
+}
+
 static bool finish_lookup(struct tt_dial *d)
 {
 	struct addrinfo *found = NULL;
@@ -211,9 +243,9 @@ static bool finish_lookup(struct tt_dial *d)
 
 	d->lookup = NULL;
 	if (err)
-		return tt_shake_give_up(d->shake, -ENXIO, why);
+		return tt_shake_give_up(&d->shake, -ENXIO, why);
 	err = dial(d, found);
-	return err ? tt_shake_give_up(d->shake, err == -EACCES ? err : -EHOSTUNREACH,
+	return err ? tt_shake_give_up(&d->shake, err == -EACCES ? err : -EHOSTUNREACH,
 	                             tt_last_sentence().text) : false; /* not tt_why(), which is written anew */
 }
 
@@ -228,17 +260,17 @@ static bool finish_connect(struct tt_dial *d)
 		int last = try_next(d, err);
 		return last ? fail(d, -last) : false;
 	}
-	prepare_socket(d->shake->door, d->fd, 1);
-	if (tt_shake_connected(d->shake))
+	prepare_socket(d->shake.door, d->fd, 1);
+	if (tt_shake_connected(&d->shake))
 		tt_dial_watch(d, EPOLLIN);
 	return false;
 }
 
 bool tt_dial_step(struct tt_dial *d)
 {
-	if (d->shake->stage == TT_STAGE_CONNECTING)
+	if (d->shake.ops->stage == TT_STAGE_CONNECTING)
 		return d->lookup ? finish_lookup(d) : finish_connect(d);
-	if (!tt_shake_step(d->shake))
+	if (!tt_shake_step(&d->shake))
 		return false;
 	free_addresses(d);
 	return true;

@@ -15,30 +15,35 @@
 struct addrinfo;
 
 /* dial.c */
-struct tt_dial { /* the socket of one connection; part of the transport's peer, beside its struct tt_shake */
+struct tt_dial { /* the socket of one connection, and its handshake; part of the transport's peer */
+	struct tt_shake shake;
 	int fd;                     /* the socket; or what tells that the lookup is over; -1: none */
 	uint32_t watched;           /* the events of fd that the net's epoll reports */
-	struct tt_shake *shake;     /* has the door, the peer, and how far the connection is */
 	struct addrinfo *addresses, *address, *next_address; /* all of the host; the one that is tried now; the next */
 	char tried[200];            /* those that failed, and why */
 	struct tt_lookup *lookup;   /* while the host's name is looked up */
 };
 
-void tt_dial_init(struct tt_dial *, struct tt_shake *); /* all else comes after tt_shake_begin() */
-void tt_dial_accept(struct tt_dial *, int fd, const struct sockaddr *from); /* takes fd from the door; names the peer */
-/* Starts connecting to addr, and names the peer after it. 0: the connection comes up, or calls->over() is told why
- * not, maybe before this returns. Else the caller frees the peer. -EINVAL: no address. -EACCES: addr is beyond this
- * host, and there is no secret. -EMFILE, -ENOMEM, -EAGAIN: no file, memory, thread is left */
-int tt_dial_begin(struct tt_dial *, const char *addr);
-/* Epoll has reported fd. true: the handshake is over, the connection is up. false: not yet, or the peer may be gone */
-bool tt_dial_step(struct tt_dial *);
-/* What epoll is to report of fd. On an error calls->over() is told: the peer has failed, or an accepted one is freed */
-void tt_dial_watch(struct tt_dial *, uint32_t events);
-void tt_dial_spare_port(int fd); /* the port that a socket gets when it connects stays free for who listens there */
-void tt_dial_end(struct tt_dial *); /* closes the socket, calls the lookup off; may be called again */
+void tt_dial_init(struct tt_dial *, struct tt_door *, struct tt_flight *, bool accepted); /* begins the handshake */
+/* The door's calls, of a transport that has make(). */
+void tt_dial_greet(struct tt_door *, int fd, const struct sockaddr *from);
+ssize_t tt_dial_say(struct tt_shake *, const void *, size_t);
+ssize_t tt_dial_hear(struct tt_shake *, void *, size_t);
 /* The user whose process has the other end of a connection within this host. -ENOENT: the other end is closed.
  * -EOPNOTSUPP: the kernel says so of no connection. Any other error, as -EMFILE: the kernel cannot be asked now. */
-int tt_dial_user(const struct tt_dial *, uid_t *user);
+int tt_dial_user(struct tt_shake *, uid_t *user);
+#define TT_DIAL_CALLS .greet = tt_dial_greet, .say = tt_dial_say, .hear = tt_dial_hear, .user = tt_dial_user
+/* Starts connecting to addr with a new peer, which is named after it. 0: the peer comes up, or breaks, maybe before
+ * this returns. -EINVAL: no address. -EACCES: addr is beyond this host, and there is no secret. -EMFILE, -ENOMEM,
+ * -EAGAIN: no file, memory, thread is left */
+int tt_dial_connect(struct tt_door *, const char *addr, struct tt_peer **);
+/* Epoll has reported fd. true: the handshake is over, the connection is up. false: not yet, or the peer may be gone */
+bool tt_dial_step(struct tt_dial *);
+/* What epoll is to report of fd. On an error the peer has failed, or an accepted one is freed */
+void tt_dial_watch(struct tt_dial *, uint32_t events);
+void tt_dial_spare_port(int fd); /* the port that a socket gets when it connects stays free for who listens there */
+/* Ends the handshake, closes the socket, calls the lookup off; may be called again. */
+void tt_dial_end(struct tt_dial *);
 bool tt_dial_within_host(const struct tt_dial *); /* both ends of the connection are on this host */
 
 /* listen.c */

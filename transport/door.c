@@ -123,7 +123,7 @@ static void pause_accepting(struct tt_door *d, uint64_t until)
 static struct tt_shake *oldest_stranger(struct tt_door *d)
 {
 	tt_each_of(struct tt_shake, node, h, &d->shakes)
-		if (h->accepted && h->stage != TT_STAGE_READY)
+		if (h->accepted && h->ops->stage != TT_STAGE_READY)
 			return h;
 	return NULL;
 }
@@ -132,7 +132,7 @@ static struct tt_shake *oldest_stranger(struct tt_door *d)
 static struct tt_shake *oldest_with_part(struct tt_door *d)
 {
 	tt_each_of(struct tt_shake, node, h, &d->shakes)
-		if (h->accepted && h->stage == TT_STAGE_HELLO && h->got)
+		if (h->accepted && h->ops->stage == TT_STAGE_HELLO && h->got)
 			return h;
 	return NULL;
 }
@@ -202,7 +202,7 @@ static void let_go(struct tt_shake *h)
 {
 	h->door->unproven--;
 	pause_accepting(h->door, 0);
-	h->door->calls->over(h, 0);
+	tt_flight_free(h->ops);
 }
 
 void tt_door_refused(struct tt_door *d, const char *who, const char *why)
@@ -215,19 +215,19 @@ void tt_door_refused(struct tt_door *d, const char *who, const char *why)
 
 void tt_shake_refuse(struct tt_shake *h, const char *why)
 {
-	tt_door_refused(h->door, h->peer->addr, why);
+	tt_door_refused(h->door, h->ops->peer->addr, why);
 	let_go(h);
 }
 
 void tt_shake_fail(struct tt_shake *h, int err)
 {
-	if (h->accepted && h->stage != TT_STAGE_UP) {
+	if (h->accepted && h->ops->stage <= TT_STAGE_READY) {
 		struct tt_sentence why = tt_last_sentence(); /* not tt_why(), which the log may write anew */
 		tt_shake_refuse(h, why.text);
 		return;
 	}
 	tt_list_remove(&h->node);
-	h->door->calls->over(h, err);
+	tt_flight_break(h->ops, err);
 }
 
 /* An initiator learns why. */
@@ -236,7 +236,7 @@ bool tt_shake_give_up(struct tt_shake *h, int err, const char *why)
 	if (h->accepted)
 		tt_shake_refuse(h, why);
 	else
-		tt_shake_fail(h, tt_fail(err, "cannot connect to %s: %s", h->peer->addr, why));
+		tt_shake_fail(h, tt_fail(err, "cannot connect to %s: %s", h->ops->peer->addr, why));
 	return false;
 }
 
@@ -244,11 +244,11 @@ bool tt_shake_give_up(struct tt_shake *h, int err, const char *why)
 static bool end_closed(struct tt_shake *h)
 {
 	if (h->accepted) {
-		tt_log(TT_DEBUG, "the connection from %s went away in the handshake", h->peer->addr);
+		tt_log(TT_DEBUG, "the connection from %s went away in the handshake", h->ops->peer->addr);
 		let_go(h);
 		return false;
 	}
-	if (h->door->calls->last_word || h->stage == TT_STAGE_PROOF)
+	if (h->door->calls->last_word || h->ops->stage == TT_STAGE_PROOF)
 		return tt_shake_give_up(h, h->door->calls->last_word ? -EHOSTUNREACH : -ECONNRESET,
 		                        "it closed the connection in the handshake: is it alive, and has "
 		                        "it room for more?");
@@ -261,12 +261,12 @@ void tt_shake_closed(struct tt_shake *h) { end_closed(h); }
 
 /* The handshake */
 
-void tt_shake_begin(struct tt_shake *h, struct tt_door *d, struct tt_peer *peer, bool accepted)
+void tt_shake_begin(struct tt_shake *h, struct tt_door *d, struct tt_flight *ops, bool accepted)
 {
 	h->door = d;
-	h->peer = peer;
+	h->ops = ops;
 	h->accepted = accepted;
-	h->stage = accepted ? TT_STAGE_HELLO : TT_STAGE_CONNECTING;
+	ops->stage = accepted ? TT_STAGE_HELLO : TT_STAGE_CONNECTING;
 	h->deadline = tt_now() + d->timeout;
 	d->unproven += accepted;
 	tt_list_append(&d->shakes, &h->node);
@@ -312,7 +312,7 @@ static void say_no(struct tt_shake *h)
 
 bool tt_shake_connected(struct tt_shake *h)
 {
-	h->stage = TT_STAGE_HELLO;
+	h->ops->stage = TT_STAGE_HELLO;
 	return say_hello(h) || tt_shake_give_up(h, -EHOSTUNREACH, "it closed the connection at once");
 }
 
@@ -376,7 +376,7 @@ static int judge_user(const struct tt_shake *h, const struct tt_hello *hello, ch
 	if (!h->strange && !told)
 		return 0;
 	snprintf(why, size, "the process at %s runs as user %u, this process as user %u: set the same TUTTI_SECRET on "
-	         "both, or use one user", h->peer->addr, told ? hello->user : h->user, geteuid());
+	         "both, or use one user", h->ops->peer->addr, told ? hello->user : h->user, geteuid());
 	return -EACCES;
 }
 
@@ -405,13 +405,13 @@ static bool hear_hello(struct tt_shake *h)
 	if (unknown)
 		return end_unknown(h, unknown);
 	h->epoch = hello.epoch;
-	h->stage = TT_STAGE_PROOF;
+	h->ops->stage = TT_STAGE_PROOF;
 	return h->accepted || say_proof(h) || end_closed(h);
 }
 
-static bool go_up(struct tt_shake *h)
+static bool end_handshake(struct tt_shake *h)
 {
-	h->stage = TT_STAGE_UP;
+	h->ops->stage = TT_STAGE_TERMS;
 	h->door->unproven -= h->accepted;
 	tt_list_remove(&h->node);
 	pause_accepting(h->door, 0);
@@ -429,24 +429,29 @@ static bool hear_proof(struct tt_shake *h)
 			say_no(h);
 		return tt_shake_give_up(h, -EACCES, "its proof is wrong: do both sides have the same TUTTI_SECRET?");
 	}
-	calls->proven(h);
+	if (calls->proven)
+		calls->proven(h);
 	if (h->accepted && calls->last_word)
-		h->stage = TT_STAGE_READY;
+		h->ops->stage = TT_STAGE_READY;
 	if (h->accepted ? !say_proof(h) : calls->last_word && !say(h, "", 1))
 		return end_closed(h);
-	return h->stage == TT_STAGE_READY || go_up(h);
+	return h->ops->stage == TT_STAGE_READY || end_handshake(h);
 }
 
 /* Where the awaited message goes. */
 static uint8_t *room_of(struct tt_shake *h, size_t *size)
 {
-	*size = h->stage == TT_STAGE_HELLO ? sizeof h->theirs : h->stage == TT_STAGE_PROOF ? sizeof h->proof : 1;
-	return h->stage == TT_STAGE_HELLO ? h->theirs : h->proof;
+	enum tt_stage stage = h->ops->stage;
+
+	*size = stage == TT_STAGE_HELLO ? sizeof h->theirs : stage == TT_STAGE_PROOF ? sizeof h->proof : 1;
+	return stage == TT_STAGE_HELLO ? h->theirs : h->proof;
 }
 
 static bool hear_message(struct tt_shake *h)
 {
-	bool good = h->stage == TT_STAGE_HELLO ? hear_hello(h) : h->stage == TT_STAGE_PROOF ? hear_proof(h) : go_up(h);
+	enum tt_stage stage = h->ops->stage;
+	bool good = stage == TT_STAGE_HELLO ? hear_hello(h) :
+	            stage == TT_STAGE_PROOF ? hear_proof(h) : end_handshake(h);
 
 	if (good)
 		h->got = 0;
@@ -456,7 +461,7 @@ static bool hear_message(struct tt_shake *h)
 /* Receives exactly the bytes of the handshake, and not one byte beyond. */
 bool tt_shake_step(struct tt_shake *h)
 {
-	while (h->stage != TT_STAGE_UP) {
+	while (h->ops->stage <= TT_STAGE_READY) {
 		size_t size;
 		uint8_t *room = room_of(h, &size);
 		ssize_t n = h->door->calls->hear(h, room + h->got, size - h->got);
@@ -464,7 +469,7 @@ bool tt_shake_step(struct tt_shake *h)
 		if (n <= 0)
 			return n < 0 && (errno == EAGAIN || errno == EINTR) ? false : end_closed(h);
 		h->got += (size_t)n;
-		if (h->stage == TT_STAGE_HELLO && !tt_hello_begins(room, h->got))
+		if (h->ops->stage == TT_STAGE_HELLO && !tt_hello_begins(room, h->got))
 			return tt_shake_give_up(h, -EPROTO, "it does not speak Tutti");
 		if ((h->got == size || h->door->calls->packets) && !hear_message(h))
 			return false;

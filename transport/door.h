@@ -15,9 +15,7 @@
 #ifndef TT_DOOR_H
 #define TT_DOOR_H
 #include "base/base.h"
-#include "base/list.h"
-#include "transport/frame.h"
-#include "transport/transport.h"
+#include "transport/flight.h"
 #include <sys/types.h>
 
 /* Accepted connections that may be in the handshake at once: the ranks of a large host that all connect to one of them
@@ -27,19 +25,14 @@ enum { TT_DOOR_UNPROVEN = 256 };
  * takes some hundred milliseconds. */
 #define TT_DOOR_GRACE (1000 * TT_MS)
 
-enum tt_stage { /* of a connection */
-	TT_STAGE_CONNECTING, TT_STAGE_HELLO, TT_STAGE_PROOF, TT_STAGE_READY, /* what is awaited */
-	TT_STAGE_UP, TT_STAGE_DOWN,
-};
-
 struct sockaddr;
+struct tt_dial;
 struct tt_door;
 
 struct tt_shake { /* the handshake of one connection; part of the transport's peer */
 	struct tt_door *door;
-	struct tt_peer *peer;
-	struct tt_list node;        /* in door->shakes, until the connection is up */
-	enum tt_stage stage;
+	struct tt_flight *ops;      /* has the peer, and how far the connection is */
+	struct tt_list node;        /* in door->shakes, until the handshake is over */
 	bool accepted;
 	bool strange;               /* the other end is another user's, `user` */
 	uid_t user;
@@ -54,6 +47,8 @@ struct tt_door_calls {
 	/* READY is said; so is a wrong proof, in one byte in place of the acceptor's proof */
 	bool last_word;
 	bool quiet;                 /* refusals are logged for debugging only */
+	/* Makes a peer and begins its handshake; NULL: it cannot. For tt_dial_greet() and tt_dial_connect() alone. */
+	struct tt_dial *(*make)(struct tt_door *, bool accepted);
 	/* Makes a peer for an accepted socket and begins its handshake, or closes the socket. */
 	void (*greet)(struct tt_door *, int fd, const struct sockaddr *from);
 	/* As send() and recv(). In TT_STAGE_HELLO the message is a HELLO, with what the transport says besides. */
@@ -63,10 +58,8 @@ struct tt_door_calls {
 	int (*user)(struct tt_shake *, uid_t *user);
 	/* Judges what came with a HELLO. NULL: it is good, or there is none; else why not. May be NULL. */
 	const char *(*agree)(struct tt_shake *);
-	/* The other end's proof is right; this end has not said its own last message yet. */
+	/* The other end's proof is right; this end has not said its own last message yet. May be NULL. */
 	void (*proven)(struct tt_shake *);
-	/* The handshake has failed. 0: frees the accepted peer. Else the peer has failed with this error. */
-	void (*over)(struct tt_shake *, int err);
 };
 
 struct tt_door { /* of one net; zeroed, with a listen_fd of -1, it can be closed */
@@ -93,9 +86,9 @@ void tt_door_close(struct tt_door *);
 /* To the log: a warning for the first of them. */
 void tt_door_refused(struct tt_door *, const char *who, const char *why);
 
-void tt_shake_begin(struct tt_shake *, struct tt_door *, struct tt_peer *, bool accepted);
+void tt_shake_begin(struct tt_shake *, struct tt_door *, struct tt_flight *, bool accepted);
 bool tt_shake_connected(struct tt_shake *);   /* the initiator's socket is connected: says HELLO */
-/* a message has come. true: the connection is up. false: the peer may be gone */
+/* a message has come. true: the handshake is over, the stage TT_STAGE_TERMS. false: the peer may be gone */
 bool tt_shake_step(struct tt_shake *);
 void tt_shake_closed(struct tt_shake *);      /* the other end has closed the connection, or its process has ended */
 void tt_shake_refuse(struct tt_shake *, const char *why);            /* ends an accepted connection that is not up */

@@ -1,4 +1,4 @@
-/* flight.c - how ops are checked and ended, and what all registered regions have in common */
+/* flight.c - how ops are checked and ended, how peers end, and what all registered regions have in common */
 #include "transport/flight.h"
 #include <stdlib.h>
 
@@ -7,8 +7,17 @@ void tt_flight_init(struct tt_flight *f, struct tt_flights *net, struct tt_peer 
 	f->net = net;
 	f->peer = peer;
 	tt_list_init(&f->ready);
+	tt_list_append(&net->peers, &f->all);
 	for (unsigned i = 0; i < TT_COUNT(f->free_slots); i++)
 		f->free_slots[f->free_count++] = (uint8_t)(TT_COUNT(f->free_slots) - 1 - i);
+}
+
+void tt_flight_up(struct tt_flight *f)
+{
+	f->stage = TT_STAGE_UP;
+	f->net->events++;
+	if (f->peer->net->events->up)
+		f->peer->net->events->up(f->peer);
 }
 
 void tt_flight_break(struct tt_flight *f, int err)
@@ -26,9 +35,9 @@ void tt_flight_lose(struct tt_flight *f, const char *why)
 		tt_flight_break(f, tt_fail(-ECONNRESET, "lost the connection to %s: %s", f->peer->addr, why));
 }
 
-void tt_flight_post(struct tt_flight *f, bool up, struct tt_op *op)
+void tt_flight_post(struct tt_flight *f, struct tt_op *op)
 {
-	int err = up ? tt_op_check(f->peer->net, op) : -ENOTCONN;
+	int err = f->stage == TT_STAGE_UP ? tt_op_check(f->peer->net, op) : -ENOTCONN;
 
 	op->err = 0;
 	if (err) {
@@ -73,8 +82,18 @@ static void tell_down(struct tt_flight *f)
 		f->peer->net->events->down(f->peer, f->broken);
 }
 
-void tt_flight_down(struct tt_flight *f)
+static void cut_off(struct tt_flight *f)
 {
+	if (f->stage == TT_STAGE_DOWN)
+		return;
+	f->net->calls->cut_off(f);
+	tt_list_remove(&f->ready);
+	f->stage = TT_STAGE_DOWN;
+}
+
+static void go_down(struct tt_flight *f)
+{
+	cut_off(f);
 	tt_remember(f->why.text);
 	tt_flight_fail(f);
 	tt_remember(f->why.text);
@@ -83,13 +102,55 @@ void tt_flight_down(struct tt_flight *f)
 		tell_down(f);
 }
 
+void tt_flight_free(struct tt_flight *f)
+{
+	cut_off(f);
+	tt_list_remove(&f->all);
+	tt_list_remove(&f->ready); /* an op may have been posted after the peer went down */
+	f->net->calls->free(f);
+}
+
+void tt_flight_disconnect(struct tt_flight *f)
+{
+	struct tt_flights *net = f->net;
+	bool was_inside = net->inside;
+
+	net->inside = true;
+	cut_off(f);
+	tt_flight_fail(f);
+	tt_flight_free(f);
+	net->inside = was_inside;
+}
+
+static void look_at_peer(struct tt_flight *f)
+{
+	const struct tt_flight_calls *calls = f->net->calls;
+
+	tt_flight_drain(f);
+	if (f->broken && f->stage != TT_STAGE_DOWN && !(calls->held && calls->held(f)))
+		go_down(f);
+}
+
+void tt_flights_init(struct tt_flights *n, const struct tt_flight_calls *calls)
+{
+	n->calls = calls;
+	tt_list_init(&n->peers);
+	tt_list_init(&n->ready);
+}
+
+void tt_flights_close(struct tt_flights *n)
+{
+	while (!tt_list_empty(&n->peers))
+		tt_flight_disconnect(tt_container_of(n->peers.next, struct tt_flight, all));
+}
+
 /* A peer that becomes ready again meanwhile waits for the next time. */
-void tt_flights_drain(struct tt_flights *n, void (*look)(struct tt_flight *))
+void tt_flights_drain(struct tt_flights *n)
 {
 	struct tt_list *last = n->ready.prev, *node = NULL;
 
 	while (node != last && (node = tt_list_pop(&n->ready)))
-		look(tt_container_of(node, struct tt_flight, ready));
+		look_at_peer(tt_container_of(node, struct tt_flight, ready));
 }
 
 static bool inside(const struct tt_region *r, const void *local, size_t len)

@@ -1,8 +1,10 @@
-/* flight.h - what transports share: the ops of one peer, from post() to done(), and the regions of one net
+/* flight.h - what transports share: a peer's stages, its ops from post() to done(), its end, and the regions of one net
  *
  *   tt_flight_post -> pending -> tt_flight_begin -> in flight -> tt_flight_end -> finished -> done()
  *
  * An op that waits for an answer has a slot: a number below 256, which the request and its answer carry.
+ *
+ * A peer that is broken is looked at by progress(): it is cut off, all its ops end, and down() comes.
  */
 #ifndef TT_FLIGHT_H
 #define TT_FLIGHT_H
@@ -12,15 +14,36 @@
 #include "transport/frame.h"
 #include "transport/transport.h"
 
+enum tt_stage { /* of a connection, on every transport: mostly what is awaited */
+	TT_STAGE_CONNECTING, TT_STAGE_HELLO, TT_STAGE_PROOF, TT_STAGE_READY, /* in the handshake: door.h */
+	TT_STAGE_TERMS, TT_STAGE_MEET, TT_STAGE_JOINED, TT_STAGE_PROBE, /* behind it; verbs alone: verbs_connect.c */
+	TT_STAGE_UP,
+	TT_STAGE_LEFT,              /* disconnected, but its adapter still has something: the transport frees it */
+	TT_STAGE_DOWN,              /* cut off */
+};
+
+struct tt_flight;
+
+struct tt_flight_calls { /* of a transport */
+	void (*cut_off)(struct tt_flight *); /* nothing of the peer moves from here on; no list but `all` has it */
+	void (*free)(struct tt_flight *);    /* of a peer that is cut off */
+	/* A broken peer cannot go down now, or a stranger has been freed instead. NULL: never */
+	bool (*held)(struct tt_flight *);
+};
+
 struct tt_flights { /* of one net */
+	const struct tt_flight_calls *calls;
+	struct tt_list peers;       /* all */
 	struct tt_list ready;       /* peers that have finished ops or have failed; progress() looks at them */
 	int events;                 /* what this progress() has handled */
+	bool inside;                /* progress() or disconnect() is on the stack: post() only queues */
 };
 
 struct tt_flight { /* of one peer */
 	struct tt_peer *peer;
 	struct tt_flights *net;
-	struct tt_list ready;       /* in net->ready */
+	struct tt_list all, ready;  /* in the net's lists */
+	enum tt_stage stage;
 	int broken;                 /* -errno: the peer has failed, and the next progress() reports it */
 	struct tt_sentence why;     /* why it has failed: another thread may report it */
 	struct tt_op_queue pending, finished;
@@ -31,16 +54,23 @@ struct tt_flight { /* of one peer */
 };
 
 void tt_flight_init(struct tt_flight *, struct tt_flights *, struct tt_peer *);
+void tt_flight_up(struct tt_flight *);                     /* the peer is up, and the caller hears of it */
 void tt_flight_break(struct tt_flight *, int err);         /* the next progress() reports that the peer has failed */
 void tt_flight_lose(struct tt_flight *, const char *why);  /* likewise, with -ECONNRESET and a sentence */
-void tt_flight_post(struct tt_flight *, bool up, struct tt_op *); /* checks the op and appends it to `pending` */
+void tt_flight_post(struct tt_flight *, struct tt_op *);   /* checks the op and appends it to `pending` */
 void tt_flight_drain(struct tt_flight *);                  /* calls done() of the finished ops */
+void tt_flight_disconnect(struct tt_flight *);             /* as a transport's disconnect() */
+void tt_flight_free(struct tt_flight *);                   /* likewise, of a peer without ops */
 void tt_flight_fail(struct tt_flight *);                   /* ends all ops with -ECONNRESET, in post order */
-void tt_flight_down(struct tt_flight *);                   /* likewise, then calls down() */
-void tt_flights_drain(struct tt_flights *, void (*look)(struct tt_flight *)); /* looks at each ready peer */
+void tt_flights_init(struct tt_flights *, const struct tt_flight_calls *);
+void tt_flights_drain(struct tt_flights *);                /* looks at each ready peer */
+void tt_flights_close(struct tt_flights *);                /* disconnects all peers */
 int tt_op_check(const struct tt_net *, const struct tt_op *); /* 0, or -EINVAL or -ERANGE with a sentence */
 
 static inline struct tt_op *tt_flight_before(const struct tt_op *op) { return (struct tt_op *)(uintptr_t)op->priv[0]; }
+
+/* The peer is up, and nothing has broken it. */
+static inline bool tt_flight_alive(const struct tt_flight *f) { return f->stage == TT_STAGE_UP && !f->broken; }
 
 /* The op has left `pending`. */
 static inline void tt_flight_begin(struct tt_flight *f, struct tt_op *op)

@@ -173,13 +173,14 @@ static int find_user(const struct ends *e, uid_t *user)
 	return asked == -ENOENT ? asked : read;
 }
 
-int tt_dial_user(const struct tt_dial *d, uid_t *user)
+int tt_dial_user(struct tt_shake *h, uid_t *user)
 {
+	int fd = tt_container_of(h, struct tt_dial, shake)->fd;
 	struct ends mine = { 0 }, theirs;
 	socklen_t own = sizeof mine.own, other = sizeof mine.other;
 	uid_t me;
 
-	if (getsockname(d->fd, &mine.own.any, &own) || getpeername(d->fd, &mine.other.any, &other))
+	if (getsockname(fd, &mine.own.any, &own) || getpeername(fd, &mine.other.any, &other))
 		return -ENOENT;
 	tt_resolve_unmap(&mine.own);
 	tt_resolve_unmap(&mine.other);

@@ -777,7 +777,7 @@ static void test_number_again(void)
 	uint32_t number = peer_of(before)->qp->qp_num;
 	connect_to(1);
 	struct tt_verbs_peer *p = peer_of(nets[0].peer[1]);
-	UNTIL(p->shake.stage == TT_STAGE_PROOF);
+	UNTIL(p->ops.stage == TT_STAGE_PROOF);
 	while (recv(p->dial.fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0)
 		tt_verbs.progress(nets[1].net);
 	send_to(1, 0, &op);

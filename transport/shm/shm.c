@@ -41,23 +41,19 @@ struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net, bool accepted)
 	p->fd = p->pid_fd = p->kick_fd = p->strip_fd = p->sheet_fd = p->current = -1;
 	tt_flight_init(&p->ops, &net->ops, &p->base);
 	tt_list_init(&p->up);
-	tt_list_append(&net->peers, &p->all);
-	tt_shake_begin(&p->shake, &net->door, &p->base, accepted);
+	tt_shake_begin(&p->shake, &net->door, &p->ops, accepted);
 	return p;
 }
 
-/* Nothing moves between the two any more. What map() gave stays valid. */
-static void cut_off(struct tt_shm_peer *p)
+/* What map() gave stays valid. */
+static void cut_off(struct tt_flight *ops)
 {
+	struct tt_shm_peer *p = tt_container_of(ops, struct tt_shm_peer, ops);
 	int *fds[] = { &p->fd, &p->pid_fd, &p->kick_fd, &p->strip_fd, &p->sheet_fd };
 
-	if (p->shake.stage == TT_STAGE_DOWN)
-		return;
 	tt_shm_fence_off(p);
 	tt_list_remove(&p->shake.node);
 	tt_list_remove(&p->up);
-	tt_list_remove(&p->ops.ready);
-	p->shake.stage = TT_STAGE_DOWN;
 	if (p->fd >= 0)
 		shutdown(p->fd, SHUT_RDWR); /* a forked child may hold the socket open */
 	for (size_t i = 0; i < TT_COUNT(fds); i++) {
@@ -76,37 +72,22 @@ static void unmap(const void *at, size_t len)
 		munmap((void *)(uintptr_t)at, len);
 }
 
-void tt_shm_peer_free(struct tt_shm_peer *p)
+static void free_peer(struct tt_flight *ops)
 {
-	cut_off(p);
+	struct tt_shm_peer *p = tt_container_of(ops, struct tt_shm_peer, ops);
+
 	tt_shm_forbid_reading(p);
 	tt_shm_drop_views(p);
 	unmap(p->strip, sizeof *p->strip);
 	unmap(p->sheet, sizeof *p->sheet);
-	tt_list_remove(&p->all);
-	tt_list_remove(&p->ops.ready); /* an op may have been posted after the peer went down */
 	free(p);
 }
 
-static void look(struct tt_flight *ops)
-{
-	struct tt_shm_peer *p = tt_container_of(ops, struct tt_shm_peer, ops);
-
-	if (ops->broken && p->shake.stage != TT_STAGE_DOWN) {
-		cut_off(p);
-		tt_flight_down(ops);
-	} else {
-		tt_flight_drain(ops);
-	}
-}
+static const struct tt_flight_calls flight_calls = { .cut_off = cut_off, .free = free_peer };
 
 static void disconnect(struct tt_peer *base)
 {
-	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
-
-	cut_off(p);
-	tt_flight_fail(&p->ops);
-	tt_shm_peer_free(p);
+	tt_flight_disconnect(&tt_container_of(base, struct tt_shm_peer, base)->ops);
 }
 
 /* ---- progress ---- */
@@ -116,15 +97,14 @@ static void go_on_with_handshake(struct tt_shm_peer *p)
 	if (!tt_shm_handshake(p))
 		return; /* the peer may be gone */
 	tt_list_append(&p->net->up, &p->up);
-	p->net->ops.events++;
-	if (p->base.net->events->up)
-		p->base.net->events->up(&p->base);
+	tt_flight_up(&p->ops);
 }
 
 /* What the peer wrote before it ended counts. */
 static void hang_up(struct tt_shm_peer *p)
 {
-	for (int i = 0; i < TT_SHM_LINES && tt_shm_alive(p) && tt_shm_next(p); i++) /* the peer may go on writing */
+	/* not for ever: the peer may go on writing */
+	for (int i = 0; i < TT_SHM_LINES && tt_flight_alive(&p->ops) && tt_shm_next(p); i++)
 		tt_shm_read(p);
 	tt_flight_lose(&p->ops, "it has ended, or closed the connection");
 }
@@ -136,9 +116,9 @@ static void handle_event(struct tt_shm *net, uint64_t tag)
 
 	if (!p)
 		(void)!read(net->event_fd, &kicks, sizeof kicks);
-	else if (p->ops.broken || p->shake.stage == TT_STAGE_DOWN)
+	else if (p->ops.broken || p->ops.stage == TT_STAGE_DOWN)
 		return;
-	else if (p->shake.stage == TT_STAGE_UP)
+	else if (p->ops.stage == TT_STAGE_UP)
 		hang_up(p);
 	else if (tag & 1)
 		tt_shake_closed(&p->shake);
@@ -201,7 +181,7 @@ static int progress(struct tt_net *base)
 
 	net->ops.events = 0;
 	if (!tt_list_empty(&net->ops.ready))
-		tt_flights_drain(&net->ops, look);
+		tt_flights_drain(&net->ops);
 	if (net->armed || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || tt_door_waits(&net->door)) {
 		net->armed = false;
 		set_nap(net, false);
@@ -211,7 +191,7 @@ static int progress(struct tt_net *base)
 	tt_list_each(node, &net->up)
 		serve(tt_container_of(node, struct tt_shm_peer, up));
 	if (!tt_list_empty(&net->ops.ready))
-		tt_flights_drain(&net->ops, look);
+		tt_flights_drain(&net->ops);
 	return net->ops.events;
 }
 
@@ -227,7 +207,7 @@ static int arm(struct tt_net *base)
 	if (!tt_list_empty(&net->ops.ready))
 		return 1;
 	tt_list_each(node, &net->door.shakes)
-		if (tt_container_of(node, struct tt_shake, node)->stage == TT_STAGE_CONNECTING)
+		if (tt_container_of(node, struct tt_shake, node)->ops->stage == TT_STAGE_CONNECTING)
 			return 1; /* no event tells when the other's queue has room */
 	tt_each_of(struct tt_shm_peer, up, p, &net->up) {
 		if (p->ops.pending.head || p->answer_count)
@@ -244,12 +224,12 @@ static int hear(struct tt_peer *base)
 	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
 	struct tt_shm *net = p->net;
 
-	if (!tt_shm_alive(p) || !tt_shm_next(p))
+	if (!tt_flight_alive(&p->ops) || !tt_shm_next(p))
 		return 0;
 	net->ops.events = 0;
 	serve(p);
 	if (!tt_list_empty(&net->ops.ready))
-		tt_flights_drain(&net->ops, look);
+		tt_flights_drain(&net->ops);
 	return net->ops.events;
 }
 
@@ -280,8 +260,7 @@ static void close_net(struct tt_net *base)
 	int fds[] = { net->event_fd, net->sheet_fd, net->base.fd };
 
 	tt_shm_fence_off_all(net);
-	while (!tt_list_empty(&net->peers))
-		disconnect(&tt_container_of(net->peers.next, struct tt_shm_peer, all)->base);
+	tt_flights_close(&net->ops);
 	while (!tt_list_empty(&net->regions))
 		tt_shm_dereg(&tt_container_of(net->regions.next, struct tt_grant, node)->base);
 	for (size_t i = 0; i < TT_COUNT(fds); i++)
@@ -297,11 +276,11 @@ static void close_net(struct tt_net *base)
 
 static void set_up(struct tt_shm *net, const struct tt_net_config *c)
 {
-	struct tt_list *heads[] = { &net->peers, &net->regions, &net->up, &net->ops.ready };
 	uint32_t generation;
 
-	for (size_t i = 0; i < TT_COUNT(heads); i++)
-		tt_list_init(heads[i]);
+	tt_list_init(&net->regions);
+	tt_list_init(&net->up);
+	tt_flights_init(&net->ops, &flight_calls);
 	net->base = (struct tt_net){ .transport = &tt_shm, .events = c->events, .user = c->user, .fd = -1,
 	                             .copy_max = SIZE_MAX, .cheap_poll = 1,
 	                             .host_only = 1 };

@@ -127,7 +127,7 @@ static ssize_t say(struct tt_shake *h, const void *bytes, size_t n)
 	struct iovec part = { (void *)(uintptr_t)bytes, n };
 	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
 
-	if (h->stage == TT_STAGE_HELLO) {
+	if (h->ops->stage == TT_STAGE_HELLO) {
 		m.msg_control = control.room;
 		m.msg_controllen = CMSG_SPACE(size);
 		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
@@ -170,7 +170,7 @@ static ssize_t hear(struct tt_shake *h, void *bytes, size_t n)
 	ssize_t k = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
 
 	if (k >= 0)
-		keep_files(&m, files, h->stage == TT_STAGE_HELLO ? h->accepted ? 3 : 2 : 0);
+		keep_files(&m, files, h->ops->stage == TT_STAGE_HELLO ? h->accepted ? 3 : 2 : 0);
 	return k;
 }
 
@@ -229,16 +229,6 @@ static const char *agree(struct tt_shake *h)
 	if (p->sheet_fd < 0 || p->kick_fd < 0 || p->strip_fd < 0)
 		return "this process or that one has no file left for what they share: raise the limit with ulimit -n";
 	return map_theirs(p) ? NULL : "its memory cannot be mapped";
-}
-
-static void over(struct tt_shake *h, int err)
-{
-	struct tt_shm_peer *p = peer_of(h);
-
-	if (err)
-		tt_flight_break(&p->ops, err);
-	else
-		tt_shm_peer_free(p);
 }
 
 /* Counting and naming go together: a net of another job may name a peer while the last one of this job goes. */
@@ -319,7 +309,7 @@ static bool reach_out(struct tt_shm_peer *p)
 
 bool tt_shm_handshake(struct tt_shm_peer *p)
 {
-	return p->shake.stage == TT_STAGE_CONNECTING ? reach_out(p) : tt_shake_step(&p->shake);
+	return p->ops.stage == TT_STAGE_CONNECTING ? reach_out(p) : tt_shake_step(&p->shake);
 }
 
 int tt_shm_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
@@ -340,7 +330,7 @@ int tt_shm_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 	bool scarce = p->fd >= 0 && tt_files_scarce(p->fd);
 	if (scarce || p->fd < 0 || make_strip(p)) {
 		int why = scarce ? EMFILE : errno;
-		tt_shm_peer_free(p);
+		tt_flight_free(&p->ops);
 		return tt_fail(why == EMFILE || why == ENFILE ? -EMFILE : -ENOMEM,
 		               "cannot make a connection in shared memory: %s%s", strerror(why), tt_files_hint(why));
 	}
@@ -375,7 +365,7 @@ void tt_shm_retry(struct tt_shm *net)
 {
 	tt_list_each(node, &net->door.shakes) {
 		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, shake.node);
-		if (p->shake.stage != TT_STAGE_CONNECTING)
+		if (p->ops.stage != TT_STAGE_CONNECTING)
 			continue;
 		if (tt_now() >= p->shake.deadline - net->door.timeout + TT_DOOR_GRACE)
 			tt_shake_give_up(&p->shake, -EHOSTUNREACH, "too many others wait for it");
@@ -386,5 +376,5 @@ void tt_shm_retry(struct tt_shm *net)
 
 const struct tt_door_calls tt_shm_door = {
 	.packets = true, .last_word = true, .quiet = true,
-	.greet = greet, .say = say, .hear = hear, .agree = agree, .proven = let_read, .over = over,
+	.greet = greet, .say = say, .hear = hear, .agree = agree, .proven = let_read,
 };

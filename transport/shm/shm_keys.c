@@ -220,8 +220,8 @@ static void let_go(struct tt_shm_peer *p)
 
 static void let_go_of_shut(struct tt_shm *net)
 {
-	tt_each_of(struct tt_shm_peer, all, p, &net->peers)
-		if (p->out && p->shake.stage == TT_STAGE_UP && atomic_load(&p->out->shut))
+	tt_each_of(struct tt_shm_peer, ops.all, p, &net->ops.peers)
+		if (p->out && p->ops.stage == TT_STAGE_UP && atomic_load(&p->out->shut))
 			let_go(p);
 }
 
@@ -280,7 +280,7 @@ static void evict(struct tt_shm_peer *p)
 
 static bool has_keys(const struct tt_shm_peer *p)
 {
-	return p->in && p->shake.stage >= TT_STAGE_READY && p->shake.stage != TT_STAGE_DOWN;
+	return p->in && p->ops.stage >= TT_STAGE_READY && p->ops.stage != TT_STAGE_DOWN;
 }
 
 static void shut(struct tt_shm_peer *p)
@@ -312,10 +312,10 @@ void tt_shm_fence_off_all(struct tt_shm *net)
 {
 	struct wait w = begin_wait();
 
-	tt_list_each(node, &net->peers)
-		shut(tt_container_of(node, struct tt_shm_peer, all));
-	tt_list_each(node, &net->peers)
-		wait_or_evict(tt_container_of(node, struct tt_shm_peer, all), &w);
+	tt_each_of(struct tt_shm_peer, ops.all, p, &net->ops.peers)
+		shut(p);
+	tt_each_of(struct tt_shm_peer, ops.all, p, &net->ops.peers)
+		wait_or_evict(p, &w);
 }
 
 void tt_shm_dereg(struct tt_region *base)
@@ -329,8 +329,8 @@ void tt_shm_dereg(struct tt_region *base)
 		net->mine[slot].id = 0;
 		atomic_store(&net->sheet->entry[slot].id, 0);
 		atomic_thread_fence(memory_order_seq_cst);
-		tt_each_of(struct tt_shm_peer, all, p, &net->peers) {
-			if (p->shake.stage < TT_STAGE_READY || p->shake.stage == TT_STAGE_DOWN || p->evicted ||
+		tt_each_of(struct tt_shm_peer, ops.all, p, &net->ops.peers) {
+			if (p->ops.stage < TT_STAGE_READY || p->ops.stage == TT_STAGE_DOWN || p->evicted ||
 			    wait_for_writer(p, r->id, &w))
 				continue;
 			evict(p);
@@ -472,7 +472,7 @@ void *tt_shm_map(struct tt_peer *base, const struct tt_key *key, int anytime)
 	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
 	struct tt_shm_found f;
 
-	if (p->shake.stage != TT_STAGE_UP)
+	if (p->ops.stage != TT_STAGE_UP)
 		return NULL;
 	if (anytime)
 		atomic_store_explicit(&p->out->mapped, 1, memory_order_relaxed);
@@ -489,7 +489,7 @@ int tt_shm_store_begin(struct tt_peer *base, const struct tt_key *key)
 {
 	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
 
-	return tt_shm_alive(p) && tt_shm_begin_write(p, tt_shm_id(key));
+	return tt_flight_alive(&p->ops) && tt_shm_begin_write(p, tt_shm_id(key));
 }
 
 void tt_shm_store_end(struct tt_peer *base) { tt_shm_end_write(tt_container_of(base, struct tt_shm_peer, base)); }
@@ -513,7 +513,7 @@ static void drop(struct tt_shm_peer *p, size_t i)
 /* Memory that its owner has freed still costs memory as long as it is mapped here. */
 void tt_shm_review_views(struct tt_shm_peer *p)
 {
-	for (size_t i = tt_shm_alive(p) && !is_dead(p) ? p->view_count : 0; i-- > 0;) {
+	for (size_t i = tt_flight_alive(&p->ops) && !is_dead(p) ? p->view_count : 0; i-- > 0;) {
 		struct tt_shm_view *v = &p->views[i];
 		if (!v->inode || !is_freed(p, v))
 			continue;

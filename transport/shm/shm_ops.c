@@ -387,7 +387,7 @@ static bool pay(struct tt_shm_peer *p)
 void tt_shm_push(struct tt_shm_peer *p)
 {
 	p->copied = 0;
-	while (tt_shm_alive(p) && (p->ops.pending.head || p->answer_count)) {
+	while (tt_flight_alive(&p->ops) && (p->ops.pending.head || p->answer_count)) {
 		enum step s = p->ops.pending.head ? advance(p, p->ops.pending.head) : STUCK;
 		p->stuck = !pay(p) && s == STUCK;
 		if (p->stuck || p->copied >= TT_SHM_BUDGET)
@@ -399,7 +399,7 @@ void tt_shm_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_shm_peer *p = peer_of(base);
 
-	tt_flight_post(&p->ops, p->shake.stage == TT_STAGE_UP, op);
+	tt_flight_post(&p->ops, op);
 	if (!tt_broken(MESSAGES_SWAPPED))
 		tt_shm_push(p);
 }
@@ -408,14 +408,14 @@ int tt_shm_notify(struct tt_peer *base, uint32_t value)
 {
 	struct tt_shm_peer *p = peer_of(base);
 
-	return tt_shm_alive(p) && !p->ops.pending.head && say_notify(p, value);
+	return tt_flight_alive(&p->ops) && !p->ops.pending.head && say_notify(p, value);
 }
 
 int tt_shm_send(struct tt_peer *base, const void *head, size_t head_len, const void *body, size_t body_len)
 {
 	struct tt_shm_peer *p = peer_of(base);
 
-	return tt_shm_alive(p) && !p->ops.pending.head && head_len + body_len <= TT_MESSAGE_MAX &&
+	return tt_flight_alive(&p->ops) && !p->ops.pending.head && head_len + body_len <= TT_MESSAGE_MAX &&
 	       write_message(p, head, head_len, body, body_len);
 }
 
@@ -552,7 +552,7 @@ void tt_shm_read(struct tt_shm_peer *p)
 	struct tt_shm_line mine;
 
 	see_stirs(p);
-	for (int i = 0; i < BURST && tt_shm_alive(p) && (line = tt_shm_next(p)); i++) {
+	for (int i = 0; i < BURST && tt_flight_alive(&p->ops) && (line = tt_shm_next(p)); i++) {
 		memcpy(&mine, line, sizeof mine); /* the writer could change its line after this side has judged it */
 		const uint8_t *payload = mine.extra ? tt_shm_payload(p, &mine) : NULL;
 		if (mine.extra && !payload) {

@@ -123,7 +123,7 @@ struct tt_shm {
 	uint32_t *free_slots;          /* a stack of the free ones below `high` */
 	size_t free_count, high;
 
-	struct tt_list peers, regions;
+	struct tt_list regions;
 	struct tt_list up;             /* peers whose lanes are read */
 	unsigned turns;
 	bool armed;                    /* since the last progress() */
@@ -144,7 +144,7 @@ struct tt_shm_peer {
 	bool may_read;                 /* the other end may read this process's memory, under yama */
 	int fd, pid_fd, kick_fd;       /* socket; the process; the eventfd of its net */
 	pid_t pid;
-	struct tt_list all, up;
+	struct tt_list up;
 
 	struct tt_shm_strip *strip;
 	struct tt_shm_lane *out, *in;
@@ -179,7 +179,6 @@ struct tt_shm_peer {
 
 /* shm.c */
 struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *, bool accepted); /* its handshake has begun */
-void tt_shm_peer_free(struct tt_shm_peer *);
 void tt_shm_forbid_reading(const struct tt_shm_peer *); /* the peer goes */
 
 /* shm_connect.c */
@@ -235,6 +234,4 @@ static inline const struct tt_shm_line *tt_shm_next(const struct tt_shm_peer *p)
 
 	return atomic_load_explicit(&line->turn, memory_order_acquire) == p->next_in + 1 ? line : NULL;
 }
-
-static inline bool tt_shm_alive(const struct tt_shm_peer *p) { return p->shake.stage == TT_STAGE_UP && !p->ops.broken; }
 #endif

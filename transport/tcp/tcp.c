@@ -127,16 +127,17 @@ static void dereg(struct tt_region *base)
 	if (r->id) {
 		net->keys[r->id & 0xffffff].id = 0;
 		net->key_hint = tt_min(net->key_hint, r->id & 0xffffff);
-		tt_list_each(node, &net->peers)
-			forget_key(tt_container_of(node, struct tt_tcp_peer, all), r->id);
+		tt_each_of(struct tt_tcp_peer, ops.all, p, &net->ops.peers)
+			forget_key(p, r->id);
 	}
 	tt_grant_free(r);
 }
 
 /* Peers */
 
-struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net, bool accepted)
+static struct tt_dial *make_peer(struct tt_door *door, bool accepted)
 {
+	struct tt_tcp *net = tt_container_of(door, struct tt_tcp, door);
 	struct tt_tcp_peer *p = calloc(1, sizeof *p);
 
 	if (p && !(p->message = aligned_alloc(64, TT_MESSAGE_MAX))) {
@@ -149,26 +150,23 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net, bool accepted)
 	}
 	p->base.net = &net->base;
 	p->net = net;
-	tt_dial_init(&p->dial, &p->shake);
 	p->batch = TT_TCP_NO_BATCH;
 	p->answer_turn = true;
 	tt_flight_init(&p->ops, &net->ops, &p->base);
 	struct tt_list *nodes[] = { &p->active, &p->dirty, &p->owing };
 	for (size_t i = 0; i < TT_COUNT(nodes); i++)
 		tt_list_init(nodes[i]);
-	tt_list_append(&net->peers, &p->all);
-	tt_shake_begin(&p->shake, &net->door, &p->base, accepted);
-	return p;
+	tt_dial_init(&p->dial, door, &p->ops, accepted);
+	return &p->dial;
 }
 
-/* Nothing of this peer moves any more: its socket is closed, and it is in no list of things to do. */
-static void cut_off(struct tt_tcp_peer *p)
+static void cut_off(struct tt_flight *ops)
 {
-	struct tt_list *nodes[] = { &p->shake.node, &p->active, &p->dirty, &p->ops.ready, &p->owing };
+	struct tt_tcp_peer *p = tt_container_of(ops, struct tt_tcp_peer, ops);
+	struct tt_list *nodes[] = { &p->active, &p->dirty, &p->owing };
 
 	for (size_t i = 0; i < TT_COUNT(nodes); i++)
 		tt_list_remove(nodes[i]);
-	p->shake.stage = TT_STAGE_DOWN;
 	tt_tcp_unblock(p);
 	tt_dial_end(&p->dial);
 	free(p->payload_copy);
@@ -178,37 +176,35 @@ static void cut_off(struct tt_tcp_peer *p)
 	p->current = p->first_send = p->last_send = NULL;
 }
 
-void tt_tcp_peer_free(struct tt_tcp_peer *p)
+static void free_peer(struct tt_flight *ops)
 {
-	cut_off(p);
-	tt_list_remove(&p->all);
+	struct tt_tcp_peer *p = tt_container_of(ops, struct tt_tcp_peer, ops);
+
 	free(p->message);
 	free(p);
 }
 
-static void look(struct tt_flight *ops)
-{
-	struct tt_tcp_peer *p = tt_container_of(ops, struct tt_tcp_peer, ops);
+static const struct tt_flight_calls flight_calls = { .cut_off = cut_off, .free = free_peer };
 
-	if (ops->broken && p->shake.stage != TT_STAGE_DOWN) {
-		cut_off(p);
-		tt_flight_down(ops);
-	} else {
-		tt_flight_drain(ops);
-	}
+static void disconnect(struct tt_peer *base) { tt_flight_disconnect(&peer_of(base)->ops); }
+
+/* Within one host no queue has to be kept short. Reno, which every kernel has and which does not pace, is as good as
+ * any there. A control that paces (BBR, if the host has it as default) costs up to a third of the rate. */
+static void choose_congestion_control(struct tt_shake *h)
+{
+	const struct tt_dial *d = tt_container_of(h, const struct tt_dial, shake);
+
+	if (tt_dial_within_host(d) && setsockopt(d->fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4))
+		tt_log(TT_DEBUG, "cannot choose the congestion control of a local connection: %s", strerror(errno));
 }
 
-static void disconnect(struct tt_peer *base)
-{
-	struct tt_tcp_peer *p = peer_of(base);
-	struct tt_tcp *net = p->net;
-	bool was_inside = net->inside;
+static const struct tt_door_calls door_calls = {
+	TT_DIAL_CALLS, .make = make_peer, .proven = choose_congestion_control,
+};
 
-	net->inside = true;
-	cut_off(p);
-	tt_flight_fail(&p->ops);
-	net->inside = was_inside;
-	tt_tcp_peer_free(p);
+static int connect_to(struct tt_net *net, const char *addr, struct tt_peer **out)
+{
+	return tt_dial_connect(&net_of(net)->door, addr, out);
 }
 
 /* Progress */
@@ -218,16 +214,14 @@ static void go_on_with_handshake(struct tt_tcp_peer *p)
 	if (!tt_dial_step(&p->dial))
 		return; /* p may be gone */
 	tt_tcp_activate(p);
-	p->net->ops.events++;
-	if (p->net->base.events->up)
-		p->net->base.events->up(&p->base);
+	tt_flight_up(&p->ops);
 }
 
 static void handle_event(struct tt_tcp_peer *p, uint32_t events)
 {
-	if (p->ops.broken || p->shake.stage == TT_STAGE_DOWN)
+	if (p->ops.broken || p->ops.stage == TT_STAGE_DOWN)
 		return;
-	if (p->shake.stage != TT_STAGE_UP) {
+	if (p->ops.stage != TT_STAGE_UP) {
 		go_on_with_handshake(p);
 		return;
 	}
@@ -284,18 +278,18 @@ static int progress(struct tt_net *base)
 	struct tt_tcp *net = net_of(base);
 	int err = 0;
 
-	net->inside = true;
+	net->ops.inside = true;
 	net->ops.events = 0;
-	tt_flights_drain(&net->ops, look);
+	tt_flights_drain(&net->ops);
 	if (++net->turns % POLL_EVERY == 0 || net->blocked || tt_list_empty(&net->active))
 		err = poll_events(net);
 	tt_tcp_push_all(net);
 	tt_list_each(node, &net->active)
 		tt_tcp_read_peer(tt_container_of(node, struct tt_tcp_peer, active));
 	tt_tcp_push_all(net);
-	tt_flights_drain(&net->ops, look);
+	tt_flights_drain(&net->ops);
 	tt_tcp_push_all(net);
-	net->inside = false;
+	net->ops.inside = false;
 	return err ? err : net->ops.events;
 }
 
@@ -318,8 +312,7 @@ static void close_net(struct tt_net *base)
 {
 	struct tt_tcp *net = net_of(base);
 
-	while (!tt_list_empty(&net->peers))
-		disconnect(&tt_container_of(net->peers.next, struct tt_tcp_peer, all)->base);
+	tt_flights_close(&net->ops);
 	while (!tt_list_empty(&net->regions))
 		dereg(&tt_container_of(net->regions.next, struct tt_grant, node)->base);
 	tt_door_close(&net->door);
@@ -331,12 +324,12 @@ static void close_net(struct tt_net *base)
 
 static void set_up(struct tt_tcp *net, const struct tt_net_config *c)
 {
-	struct tt_list *heads[] = { &net->peers, &net->regions, &net->active,
-	                            &net->dirty, &net->ops.ready, &net->owing };
+	struct tt_list *heads[] = { &net->regions, &net->active, &net->dirty, &net->owing };
 	uint32_t generation;
 
 	for (size_t i = 0; i < TT_COUNT(heads); i++)
 		tt_list_init(heads[i]);
+	tt_flights_init(&net->ops, &flight_calls);
 	net->base = (struct tt_net){ .transport = &tt_tcp, .events = c->events, .user = c->user, .fd = -1,
 	                             .copy_max = SIZE_MAX };
 	tt_entropy(&generation, sizeof generation); /* a key of an earlier process at this address fits nowhere */
@@ -350,7 +343,7 @@ static int open_net(const struct tt_net_config *c, struct tt_net **out)
 	if (!net)
 		return tt_fail(-ENOMEM, "no memory for a net");
 	set_up(net, c);
-	int err = tt_door_open(&net->door, &net->base, c, &tt_tcp_door);
+	int err = tt_door_open(&net->door, &net->base, c, &door_calls);
 	net->base.fd = tt_epoll("TCP");
 	if (net->base.fd < 0)
 		err = net->base.fd;
@@ -372,7 +365,7 @@ const struct tt_transport tt_tcp = {
 	.close = close_net,
 	.reg = reg,
 	.dereg = dereg,
-	.connect = tt_tcp_connect,
+	.connect = connect_to,
 	.disconnect = disconnect,
 	.post = tt_tcp_post,
 	.stalls = stalls,

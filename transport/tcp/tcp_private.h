@@ -1,5 +1,5 @@
 /* tcp_private.h - what the files of tcp share: tcp.c (nets, keys, peers, progress), tcp_send.c (requests, answers, the
- * way out), tcp_receive.c (the way in), tcp_connect.c (connecting) */
+ * way out), tcp_receive.c (the way in) */
 #ifndef TT_TCP_PRIVATE_H
 #define TT_TCP_PRIVATE_H
 #include "base/base.h"
@@ -40,7 +40,7 @@ struct tt_tcp {
 	struct tt_net base;
 	struct tt_door door;
 	uint64_t generation;
-	struct tt_list peers, regions;
+	struct tt_list regions;
 	struct tt_list active;      /* peers whose sockets are read directly */
 	struct tt_list dirty;       /* peers with something to send and a socket that may take it */
 	struct tt_flights ops;
@@ -50,7 +50,6 @@ struct tt_tcp {
 	struct tt_tcp_key *keys;
 	size_t key_count, key_hint; /* no slot below the hint is free */
 
-	bool inside;                /* progress() or disconnect() is on the stack: post() only queues */
 	unsigned turns;             /* calls of progress() */
 	uint8_t waste[TT_TCP_WASTE]; /* takes the bytes for deregistered memory */
 };
@@ -61,8 +60,7 @@ struct tt_tcp_peer {
 	bool blocked, mute;         /* the socket is full; nothing can be sent any more */
 	struct tt_dial dial;
 	unsigned idle;              /* reads in a row without a result */
-	struct tt_list all, active, dirty, owing;
-	struct tt_shake shake;
+	struct tt_list active, dirty, owing;
 
 	/* my requests */
 	struct tt_flight ops;
@@ -105,14 +103,8 @@ struct tt_tcp_peer {
 	uint8_t *message;           /* TT_MESSAGE_MAX bytes */
 };
 
-/* tcp_connect.c */
-extern const struct tt_door_calls tt_tcp_door;
-int tt_tcp_connect(struct tt_net *, const char *addr, struct tt_peer **);
-
 /* tcp.c */
 int tt_tcp_find_place(struct tt_tcp *, uint64_t key, uint64_t offset, uint64_t len, uint8_t **out); /* 0 or TT_NAK_ */
-struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *, bool accepted); /* its handshake has begun */
-void tt_tcp_peer_free(struct tt_tcp_peer *);      /* also closes its socket */
 
 /* tcp_send.c */
 void tt_tcp_post(struct tt_peer *, struct tt_op *);
@@ -131,6 +123,4 @@ void tt_tcp_push_all(struct tt_tcp *);            /* likewise, every dirty peer'
 /* tcp_receive.c */
 void tt_tcp_activate(struct tt_tcp_peer *);       /* the socket is read directly from now on */
 void tt_tcp_read_peer(struct tt_tcp_peer *);
-
-static inline bool tt_tcp_alive(const struct tt_tcp_peer *p) { return p->shake.stage == TT_STAGE_UP && !p->ops.broken; }
 #endif

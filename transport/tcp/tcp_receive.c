@@ -183,7 +183,7 @@ static bool read_header(struct tt_tcp_peer *p)
 		tt_flight_lose(&p->ops, "it sent a frame that is none");
 		return false;
 	}
-	if (f->job != tt_frame_fold(p->net->door.job) || f->epoch != p->shake.epoch) {
+	if (f->job != tt_frame_fold(p->net->door.job) || f->epoch != p->dial.shake.epoch) {
 		tt_flight_lose(&p->ops, "it sent a frame of another job or of another life");
 		return false;
 	}
@@ -350,7 +350,7 @@ void tt_tcp_read_peer(struct tt_tcp_peer *p)
 	size_t budget = budget_of(p->net);
 	bool all = true;
 
-	for (size_t i = 0, got = 0; i < TT_TCP_SYSCALLS && got < budget && all && tt_tcp_alive(p); i++) {
+	for (size_t i = 0, got = 0; i < TT_TCP_SYSCALLS && got < budget && all && tt_flight_alive(&p->ops); i++) {
 		ssize_t n = receive(p, budget - got, &all);
 		if (n <= 0) {
 			read_failed(p, n);

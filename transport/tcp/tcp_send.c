@@ -11,7 +11,7 @@ enum {
 	LAZY_FRAMES = 64, LAZY_BYTES = 1 << 20, /* after so many an acknowledgement goes even if all were lazy */
 };
 
-static bool can_send(const struct tt_tcp_peer *p) { return tt_tcp_alive(p) && !p->blocked && !p->mute; }
+static bool can_send(const struct tt_tcp_peer *p) { return tt_flight_alive(&p->ops) && !p->blocked && !p->mute; }
 
 void tt_tcp_want_to_send(struct tt_tcp_peer *p)
 {
@@ -528,11 +528,11 @@ void tt_tcp_post(struct tt_peer *base, struct tt_op *op)
 	struct tt_tcp_peer *p = tt_container_of(base, struct tt_tcp_peer, base);
 	bool waits = is_lazy_send(op); /* for other ops, which leave together with it */
 
-	tt_flight_post(&p->ops, p->shake.stage == TT_STAGE_UP, op);
-	if (!tt_tcp_alive(p))
+	tt_flight_post(&p->ops, op);
+	if (!tt_flight_alive(&p->ops))
 		return;
 	tt_tcp_activate(p);
 	tt_tcp_want_to_send(p);
-	if (!p->net->inside && !waits && !tt_broken(MESSAGES_SWAPPED))
+	if (!p->net->ops.inside && !waits && !tt_broken(MESSAGES_SWAPPED))
 		tt_tcp_push_out(p);
 }

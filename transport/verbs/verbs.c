@@ -22,8 +22,9 @@ static struct tt_verbs_peer *peer_of(struct tt_peer *p) { return tt_container_of
 
 /* Peers */
 
-struct tt_verbs_peer *tt_verbs_peer_new(struct tt_verbs *net)
+struct tt_dial *tt_verbs_make_peer(struct tt_door *door, bool accepted)
 {
+	struct tt_verbs *net = tt_container_of(door, struct tt_verbs, door);
 	struct tt_verbs_peer *p = calloc(1, sizeof *p);
 
 	if (!p) {
@@ -33,48 +34,46 @@ struct tt_verbs_peer *tt_verbs_peer_new(struct tt_verbs *net)
 	p->base.net = &net->base;
 	p->net = net;
 	tt_entropy(&p->generation, sizeof p->generation);
-	struct tt_list *nodes[] = { &p->number, &p->waits, &p->dirty, &p->hungry, &p->shake.node };
+	struct tt_list *nodes[] = { &p->number, &p->waits, &p->dirty, &p->hungry };
 	for (size_t i = 0; i < TT_COUNT(nodes); i++)
 		tt_list_init(nodes[i]);
-	tt_dial_init(&p->dial, &p->shake);
 	tt_flight_init(&p->ops, &net->ops, &p->base);
-	tt_list_append(&net->peers, &p->all);
-	return p;
+	tt_dial_init(&p->dial, door, &p->ops, accepted);
+	return &p->dial;
 }
 
-/* Nothing of this peer moves any more. */
-static void cut_off(struct tt_verbs_peer *p)
+static void cut_off(struct tt_flight *ops)
 {
-	struct tt_list *nodes[] = { &p->waits, &p->dirty, &p->hungry, &p->shake.node, &p->ops.ready };
+	struct tt_verbs_peer *p = tt_container_of(ops, struct tt_verbs_peer, ops);
+	struct tt_list *nodes[] = { &p->waits, &p->dirty, &p->hungry };
 
 	for (size_t i = 0; i < TT_COUNT(nodes); i++)
 		tt_list_remove(nodes[i]);
 	tt_dial_end(&p->dial);
 	tt_verbs_drop_queue(p);
-	p->stage = TT_VERBS_DOWN;
 }
 
-void tt_verbs_peer_free(struct tt_verbs_peer *p)
+static void free_peer(struct tt_flight *ops)
 {
-	cut_off(p);
-	tt_list_remove(&p->all);
+	struct tt_verbs_peer *p = tt_container_of(ops, struct tt_verbs_peer, ops);
+
 	free(p->assembly);
 	free(p);
 }
 
 static int word_failure(const struct tt_verbs_peer *p, int err, const char *why)
 {
-	if (p->stage == TT_VERBS_UP)
+	if (p->ops.stage == TT_STAGE_UP)
 		return tt_fail(-ECONNRESET, "lost the connection to %s: %s", p->base.addr, why);
 	return tt_fail(err == -ETIMEDOUT ? err : -EHOSTUNREACH, "cannot connect to %s: %s", p->base.addr, why);
 }
 
 void tt_verbs_lose(struct tt_verbs_peer *p, int err, const char *why)
 {
-	if (p->ops.broken || p->stage == TT_VERBS_DOWN)
+	if (p->ops.broken || p->ops.stage == TT_STAGE_DOWN)
 		return;
-	if (p->stage == TT_VERBS_SHAKING) {
-		tt_shake_give_up(&p->shake, err == -ECONNRESET ? -EHOSTUNREACH : err, why);
+	if (p->ops.stage <= TT_STAGE_READY) {
+		tt_shake_give_up(&p->dial.shake, err == -ECONNRESET ? -EHOSTUNREACH : err, why);
 		return;
 	}
 	if (err == -EPROTO)
@@ -97,28 +96,20 @@ void tt_verbs_drained(struct tt_verbs_peer *p)
 
 /* A broken peer is down when its queue pair has given back all: requests, and the receives that it has taken. One of
  * which the caller has let go goes then. */
-static void look(struct tt_flight *ops)
+static bool is_held(struct tt_flight *ops)
 {
 	struct tt_verbs_peer *p = tt_container_of(ops, struct tt_verbs_peer, ops);
-	bool stranger = p->shake.accepted && p->stage < TT_VERBS_UP;
+	bool stranger = p->dial.shake.accepted && ops->stage < TT_STAGE_UP;
 
-	tt_flight_drain(ops);
-	if (!ops->broken || (p->stage == TT_VERBS_DOWN && !p->left) || p->signals || p->fetching)
-		return;
-	if (stranger || p->left) {
-		tt_verbs_peer_free(p);
-		return;
-	}
-	cut_off(p);
-	tt_flight_down(ops);
+	if (p->signals || p->fetching)
+		return true;
+	if (!stranger && ops->stage != TT_STAGE_LEFT)
+		return false;
+	tt_flight_free(ops);
+	return true;
 }
 
-static void end_at_once(struct tt_verbs_peer *p)
-{
-	cut_off(p);
-	tt_flight_fail(&p->ops);
-	tt_verbs_peer_free(p);
-}
+static const struct tt_flight_calls flight_calls = { .cut_off = cut_off, .free = free_peer, .held = is_held };
 
 /* The queue pair stops, and the adapter has done with the memory of all requests. false: it does not say so in time. */
 static bool give_back_requests(struct tt_verbs_peer *p)
@@ -138,17 +129,16 @@ static bool give_back_requests(struct tt_verbs_peer *p)
 static void disconnect(struct tt_peer *base)
 {
 	struct tt_verbs_peer *p = peer_of(base);
-	struct tt_verbs *net = p->net;
+	struct tt_flights *net = p->ops.net;
 	bool was_inside = net->inside;
 
 	net->inside = true;
 	if (p->fetching && give_back_requests(p)) {
-		p->left = true;
-		p->stage = TT_VERBS_DOWN;
+		p->ops.stage = TT_STAGE_LEFT;
 		tt_flight_fail(&p->ops);
 		tt_verbs_give_share(p);
 	} else {
-		end_at_once(p);
+		tt_flight_disconnect(&p->ops);
 	}
 	net->inside = was_inside;
 }
@@ -169,11 +159,11 @@ static void review(struct tt_verbs_peer *p, uint64_t now)
 	}
 }
 
-static const char *word_late(enum tt_verbs_stage stage)
+static const char *word_late(enum tt_stage stage)
 {
-	if (stage == TT_VERBS_PROBE)
+	if (stage == TT_STAGE_PROBE)
 		return "no full packet went through both ways: " TT_VERBS_BETWEEN ";";
-	if (stage == TT_VERBS_MEET)
+	if (stage == TT_STAGE_MEET)
 		return "librdmacm has not connected the adapters: look at the routes and, with iWARP, whether a "
 		       "firewall lets TUTTI_PORTS through;";
 	return "its process has not answered";
@@ -187,8 +177,8 @@ static void expire(struct tt_verbs *net)
 
 	tt_each_of(struct tt_verbs_peer, waits, p, &net->joining)
 		if (now >= p->deadline) {
-			snprintf(why, sizeof why, "%s within %u ms (this side's adapter is %s)", word_late(p->stage),
-			         net->door.timeout_ms, net->name);
+			snprintf(why, sizeof why, "%s within %u ms (this side's adapter is %s)",
+			         word_late(p->ops.stage), net->door.timeout_ms, net->name);
 			tt_verbs_lose(p, -ETIMEDOUT, why);
 		}
 	tt_each_of(struct tt_verbs_peer, waits, p, &net->dying) {
@@ -207,7 +197,7 @@ static void expire(struct tt_verbs *net)
 	net->reviewed = now;
 	if (net->shown && !tt_verbs_is_shown(net))
 		tt_verbs_lose_net(net, "the adapter was removed");
-	tt_each_of(struct tt_verbs_peer, all, p, &net->peers) {
+	tt_each_of(struct tt_verbs_peer, ops.all, p, &net->ops.peers) {
 		p->since = stood ? 0 : p->since;
 		review(p, now);
 	}
@@ -262,13 +252,13 @@ static int poll_events(struct tt_verbs *net)
 static bool should_look(struct tt_verbs *net)
 {
 	return net->asleep || ++net->turns % POLL_EVERY == 0 || tt_door_waits(&net->door) ||
-	       !tt_list_empty(&net->joining) || !tt_list_empty(&net->dying) || tt_list_empty(&net->peers);
+	       !tt_list_empty(&net->joining) || !tt_list_empty(&net->dying) || tt_list_empty(&net->ops.peers);
 }
 
 /* Nothing comes back any more. */
 static void lose_all(struct tt_verbs *net)
 {
-	tt_each_of(struct tt_verbs_peer, all, p, &net->peers) {
+	tt_each_of(struct tt_verbs_peer, ops.all, p, &net->ops.peers) {
 		p->signals = 0;
 		p->fetching = false;
 		if (p->ops.broken)
@@ -321,7 +311,7 @@ static int progress(struct tt_net *base)
 	struct tt_verbs *net = tt_verbs_of(base);
 	int err = net->lost;
 
-	net->inside = true;
+	net->ops.inside = true;
 	net->armed = false;
 	net->ops.events = 0;
 	if (!err && should_look(net)) {
@@ -334,9 +324,9 @@ static int progress(struct tt_net *base)
 	if (lost)
 		lose_all(net);
 	if (!tt_list_empty(&net->ops.ready))
-		tt_flights_drain(&net->ops, look);
+		tt_flights_drain(&net->ops);
 	tt_verbs_push_all(net);
-	net->inside = false;
+	net->ops.inside = false;
 	if (lost) {
 		let_go(net);
 		tt_remember(net->loss.text);
@@ -383,9 +373,7 @@ static void close_net(struct tt_net *base)
 {
 	struct tt_verbs *net = tt_verbs_of(base);
 
-	net->inside = true;
-	while (!tt_list_empty(&net->peers))
-		end_at_once(tt_container_of(net->peers.next, struct tt_verbs_peer, all));
+	tt_flights_close(&net->ops);
 	let_go(net);
 	tt_verbs_close_pins(net);
 	free(net->backlog);
@@ -467,13 +455,14 @@ static int make_queues(struct tt_verbs *net)
 
 static void set_up(struct tt_verbs *net, const struct tt_net_config *c)
 {
-	struct tt_list *heads[] = { &net->peers, &net->regions, &net->pins, &net->joining, &net->dying, &net->dirty,
-		&net->hungry, &net->spare_shares, &net->ops.ready };
+	struct tt_list *heads[] = { &net->regions, &net->pins, &net->joining, &net->dying, &net->dirty, &net->hungry,
+		&net->spare_shares };
 
 	for (size_t i = 0; i < TT_COUNT(heads); i++)
 		tt_list_init(heads[i]);
 	for (size_t i = 0; i < TT_VERBS_BUCKETS; i++)
 		tt_list_init(&net->by_number[i]);
+	tt_flights_init(&net->ops, &flight_calls);
 	pthread_mutex_init(&net->lock, NULL);
 	pthread_mutex_init(&net->gpu_lock, NULL);
 	pthread_rwlock_init(&net->open, NULL);

@@ -191,8 +191,8 @@ void tt_verbs_meet(struct tt_verbs_peer *p, const struct tt_verbs_end *them)
 	union tt_socket_address from;
 	struct addrinfo *to;
 
-	p->stage = TT_VERBS_MEET;
-	if (p->shake.accepted) {
+	p->ops.stage = TT_STAGE_MEET;
+	if (p->dial.shake.accepted) {
 		if (p->id)
 			accept_request(p);
 		return;
@@ -222,11 +222,11 @@ void tt_verbs_part(struct tt_verbs_peer *p)
 static void take_request(struct tt_verbs *net, struct rdma_cm_id *id, const uint8_t *cookie)
 {
 	tt_each_of(struct tt_verbs_peer, waits, p, &net->joining) {
-		if (!p->shake.accepted || !p->qp || p->id || memcmp(p->cookie, cookie, sizeof p->cookie) != 0)
+		if (!p->dial.shake.accepted || !p->qp || p->id || memcmp(p->cookie, cookie, sizeof p->cookie) != 0)
 			continue;
 		p->id = id;
 		id->context = p;
-		if (p->stage == TT_VERBS_MEET)
+		if (p->ops.stage == TT_STAGE_MEET)
 			accept_request(p);
 		return;
 	}
@@ -237,7 +237,7 @@ static void take_request(struct tt_verbs *net, struct rdma_cm_id *id, const uint
 
 static void take_event(struct tt_verbs *net, enum rdma_cm_event_type event, int status, struct tt_verbs_peer *p)
 {
-	if (p && (p->ops.broken || p->stage == TT_VERBS_DOWN))
+	if (p && (p->ops.broken || p->ops.stage == TT_STAGE_DOWN))
 		return;
 	if (p && event == RDMA_CM_EVENT_ADDR_RESOLVED) {
 		if (net->library->resolve_route(p->id, (int)net->door.timeout_ms))
@@ -247,7 +247,7 @@ static void take_event(struct tt_verbs *net, enum rdma_cm_event_type event, int 
 	} else if (p && event == RDMA_CM_EVENT_CONNECT_RESPONSE) {
 		establish(p);
 	} else if (p && event == RDMA_CM_EVENT_ESTABLISHED) {
-		if (p->stage == TT_VERBS_MEET)
+		if (p->ops.stage == TT_STAGE_MEET)
 			tt_verbs_ready(p);
 	} else {
 		tt_verbs_hear_failure(net, p, event, status);

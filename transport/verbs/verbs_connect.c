@@ -1,79 +1,23 @@
 /* verbs_connect.c - how two nets connect: the door over TCP, then the terms, then a first message by the adapters
  *
- *     SHAKING   the door's handshake: version, job, secret
- *     WAIT      TERMS -->  <-- TERMS    number, PSN, LID, GID, MTU, limits: both take the smaller
+ *     TERMS     TERMS -->  <-- TERMS    number, PSN, LID, GID, MTU, limits: both take the smaller
  *     MEET      librdmacm connects, where it has to: see verbs_cm.c
- *     READY     READY -->  <-- READY    the queue pair takes what comes
+ *     JOINED    READY -->  <-- READY    the queue pair takes what comes
  *     PROBE     a full message by the queue pair goes each way: the adapters, and all between, let it through
  *     UP        the socket stays open; its end tells that the process has gone
  *
  * A fabric that does not lead to the peer is found out before up(): the ranks then take the next transport.
  */
-#include "transport/fork.h"
 #include "transport/verbs/verbs_private.h"
 #include <arpa/inet.h>
-#include <netinet/tcp.h>
-#include <stdlib.h>
-#include <unistd.h>
 
-static struct tt_verbs_peer *peer_of(struct tt_shake *h) { return tt_container_of(h, struct tt_verbs_peer, shake); }
-
-/* The door */
-
-static ssize_t say(struct tt_shake *h, const void *bytes, size_t n)
-{
-	return send(peer_of(h)->dial.fd, bytes, n, MSG_NOSIGNAL);
-}
-
-static ssize_t hear(struct tt_shake *h, void *bytes, size_t n) { return recv(peer_of(h)->dial.fd, bytes, n, 0); }
-static void proven(struct tt_shake *h) { (void)h; }
-
-static int find_user(struct tt_shake *h, uid_t *user) { return tt_dial_user(&peer_of(h)->dial, user); }
-
-static void over(struct tt_shake *h, int err)
-{
-	struct tt_verbs_peer *p = peer_of(h);
-
-	if (!err) {
-		tt_verbs_peer_free(p);
-		return;
-	}
-	tt_flight_break(&p->ops, err);
-	tt_dial_end(&p->dial);
-}
-
-static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
-{
-	struct tt_verbs *net = tt_container_of(door, struct tt_verbs, door);
-	struct tt_verbs_peer *p = tt_verbs_peer_new(net);
-
-	if (!p) {
-		tt_fork_close(fd);
-		return;
-	}
-	tt_shake_begin(&p->shake, door, &p->base, true);
-	tt_dial_accept(&p->dial, fd, from);
-}
-
-const struct tt_door_calls tt_verbs_door = {
-	.greet = greet, .say = say, .hear = hear, .user = find_user, .proven = proven, .over = over,
-};
+const struct tt_door_calls tt_verbs_door = { TT_DIAL_CALLS, .make = tt_verbs_make_peer };
 
 int tt_verbs_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
 	struct tt_verbs *net = tt_verbs_of(base);
-	struct tt_verbs_peer *p = net->lost ? NULL : tt_verbs_peer_new(net);
 
-	if (!p)
-		return net->lost ? tt_fail(net->lost, "%s", net->loss.text) : -ENOMEM;
-	tt_shake_begin(&p->shake, &net->door, &p->base, false);
-	int err = tt_dial_begin(&p->dial, addr);
-	if (err) {
-		tt_verbs_peer_free(p);
-		return err;
-	}
-	*out = &p->base;
-	return 0;
+	return net->lost ? tt_fail(net->lost, "%s", net->loss.text) : tt_dial_connect(&net->door, addr, out);
 }
 
 /* Terms */
@@ -133,8 +77,7 @@ static void begin_terms(struct tt_verbs_peer *p)
 	struct tt_verbs_end mine = { .refused = net->peer_max, .piece = net->lockable };
 	char bytes[TT_VERBS_TERMS_SIZE];
 
-	p->stage = TT_VERBS_WAIT;
-	p->deadline = p->shake.deadline;
+	p->deadline = p->dial.shake.deadline;
 	tt_list_append(&net->joining, &p->waits);
 	bool full = tt_list_empty(&net->spare_shares) && net->share_count == net->peer_max;
 	if (full && !net->told_full) {
@@ -240,14 +183,14 @@ static void take_terms(struct tt_verbs_peer *p)
 
 static void probe(struct tt_verbs_peer *p)
 {
-	p->stage = TT_VERBS_PROBE;
+	p->ops.stage = TT_STAGE_PROBE;
 	p->base.lacks = "no full packet went through both ways: " TT_VERBS_BETWEEN;
 	tt_verbs_probe(p);
 }
 
 void tt_verbs_ready(struct tt_verbs_peer *p)
 {
-	p->stage = TT_VERBS_READY;
+	p->ops.stage = TT_STAGE_JOINED;
 	p->fetching = true;
 	if (tell(p, "", 1) && p->ready)
 		probe(p);
@@ -257,17 +200,14 @@ void tt_verbs_ready(struct tt_verbs_peer *p)
 void tt_verbs_prove(struct tt_verbs_peer *p, bool *way)
 {
 	*way = true;
-	if (p->stage == TT_VERBS_PROBE && !p->ops.broken && p->told && (p->heard || p->net->iwarp))
+	if (p->ops.stage == TT_STAGE_PROBE && !p->ops.broken && p->told && (p->heard || p->net->iwarp))
 		tt_verbs_come_up(p);
 }
 
 void tt_verbs_come_up(struct tt_verbs_peer *p)
 {
-	p->stage = TT_VERBS_UP;
 	tt_list_remove(&p->waits);
-	p->net->ops.events++;
-	if (p->base.net->events->up)
-		p->base.net->events->up(&p->base);
+	tt_flight_up(&p->ops);
 }
 
 /* What the peer has sent before its end is looked at before the queue pair stops. */
@@ -281,42 +221,42 @@ void tt_verbs_hang_up(struct tt_verbs_peer *p, int err, const char *why)
 static void take_word(struct tt_verbs_peer *p)
 {
 	p->got = 0;
-	if (p->stage == TT_VERBS_WAIT) {
+	if (p->ops.stage == TT_STAGE_TERMS) {
 		take_terms(p);
 	} else if (p->terms[0] || p->ready) {
 		tt_verbs_hang_up(p, -EPROTO, "it said something that is no part of the handshake");
 	} else {
 		p->ready = true;
-		if (p->stage == TT_VERBS_READY)
+		if (p->ops.stage == TT_STAGE_JOINED)
 			probe(p);
 	}
 }
 
-static const char *word_end(enum tt_verbs_stage stage)
+static const char *word_end(enum tt_stage stage)
 {
-	if (stage == TT_VERBS_PROBE)
+	if (stage == TT_STAGE_PROBE)
 		return "it closed the connection before a full packet had gone through both ways: " TT_VERBS_BETWEEN
 		       "; and at its log";
-	return stage < TT_VERBS_UP ? "it closed the connection before all was agreed: its log says why" :
+	return stage < TT_STAGE_UP ? "it closed the connection before all was agreed: its log says why" :
 	                             "it has ended, or closed the connection";
 }
 
 void tt_verbs_hear(struct tt_verbs_peer *p)
 {
-	if (p->ops.broken || p->stage == TT_VERBS_DOWN)
+	if (p->ops.broken || p->ops.stage == TT_STAGE_DOWN)
 		return;
-	if (p->stage == TT_VERBS_SHAKING) {
+	if (p->ops.stage <= TT_STAGE_READY) {
 		if (!tt_dial_step(&p->dial))
 			return; /* p may be gone */
 		begin_terms(p);
 	}
 	while (!p->ops.broken) {
-		size_t size = p->stage == TT_VERBS_WAIT ? sizeof p->terms : 1;
+		size_t size = p->ops.stage == TT_STAGE_TERMS ? sizeof p->terms : 1;
 		ssize_t n = recv(p->dial.fd, p->terms + p->got, size - p->got, 0);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
 		if (n <= 0) {
-			tt_verbs_hang_up(p, -ECONNRESET, word_end(p->stage));
+			tt_verbs_hang_up(p, -ECONNRESET, word_end(p->ops.stage));
 			return;
 		}
 		p->got += (size_t)n;

@@ -37,7 +37,7 @@ const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc 
 	char gid[INET6_ADDRSTRLEN] = "";
 
 	/* the first message is as long as a packet may be */
-	bool first = p->stage < TT_VERBS_UP && wc->status == IBV_WC_RETRY_EXC_ERR;
+	bool first = p->ops.stage < TT_STAGE_UP && wc->status == IBV_WC_RETRY_EXC_ERR;
 	inet_ntop(AF_INET6, net->port.gid.raw, gid, sizeof gid);
 	snprintf(text, size, "%s (%s, status %d, vendor error 0x%x, on %s, GID %d %s)%s%s",
 	         first ? "a full packet does not get through to it" : m->what,
@@ -164,7 +164,7 @@ void tt_verbs_hear_failure(struct tt_verbs *net, struct tt_verbs_peer *p, enum r
 	if (event == RDMA_CM_EVENT_REJECTED && status > 0 && (size_t)status < TT_COUNT(rejects) &&
 	    rejects[status].sentence)
 		n = rejects[status];
-	if (event == RDMA_CM_EVENT_UNREACHABLE && p && p->stage >= TT_VERBS_READY)
+	if (event == RDMA_CM_EVENT_UNREACHABLE && p && p->ops.stage >= TT_STAGE_JOINED)
 		n = moved;
 	if (n.fate == NOTHING)
 		return;

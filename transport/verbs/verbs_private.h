@@ -1,7 +1,8 @@
 /* verbs_private.h - what the files of verbs share: verbs.c (nets, progress), verbs_device.c (devices, ports, GIDs),
  * verbs_connect.c (the door, and the terms of a connection), verbs_cm.c (connections by librdmacm), verbs_queue.c
  * (queue pairs and their end), verbs_memory.c (pins, keys, receives, the arena), verbs_gpu.c (memory of devices),
- * verbs_send.c (requests), verbs_receive.c (completions), verbs_failure.c (what each failure means)
+ * verbs_send.c (requests), verbs_iwarp.c (what iWARP does in another way), verbs_receive.c (completions),
+ * verbs_failure.c (what each failure means)
  *
  *     PUT      RDMA WRITEs; NOTIFY: a WRITE with immediate, behind long data an empty one
  *     GET      RDMA READs
@@ -95,6 +96,7 @@ struct tt_verbs_end { /* what one end says of itself when the other has proven i
 	uint16_t pkey;              /* of its partition; 0: it knows none */
 };
 
+enum tt_verbs_outcome { TT_VERBS_MORE, TT_VERBS_WHOLE, TT_VERBS_STARVED }; /* chained of an op; the arena has no room */
 enum tt_verbs_way { TT_VERBS_NO_WAY, TT_VERBS_DMA_BUF, TT_VERBS_PEER_MEMORY }; /* to memory of a device */
 enum { TT_VERBS_ALL_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 
@@ -133,7 +135,7 @@ struct tt_verbs {
 	bool told_full, told_poor;  /* a warning: it has no room for a peer; it cannot make what a peer takes */
 
 	struct tt_flights ops;
-	struct tt_list peers, regions, pins;
+	struct tt_list regions, pins;
 	struct tt_list joining;     /* proven peers that are not up yet */
 	struct tt_list dying;       /* broken peers whose requests and receives have not all come back */
 	struct tt_list dirty;       /* peers with something to send, perhaps */
@@ -168,20 +170,10 @@ struct tt_verbs {
 	struct ibv_sge sges[TT_VERBS_DEPTH][2];
 	unsigned chained;
 
-	bool inside;                /* progress() or disconnect() is on the stack: post() only queues */
 	bool asleep;                /* arm() has been called since the sockets were looked at */
 	bool armed;                 /* the queue of completions has been armed, and not been polled since */
 	unsigned turns;             /* calls of progress() */
 	uint64_t reviewed;          /* when it was last looked for peers that do not acknowledge */
-};
-
-enum tt_verbs_stage {
-	TT_VERBS_SHAKING,           /* the door's */
-	TT_VERBS_WAIT,              /* the other end's terms are awaited */
-	TT_VERBS_MEET,              /* librdmacm */
-	TT_VERBS_READY,             /* its READY */
-	TT_VERBS_PROBE,             /* a first message each way: the adapters reach each other */
-	TT_VERBS_UP, TT_VERBS_DOWN,
 };
 
 struct tt_verbs_sent { /* a request that the adapter has */
@@ -196,12 +188,10 @@ struct tt_verbs_peer {
 	struct tt_peer base;
 	struct tt_verbs *net;
 	struct tt_flight ops;
-	enum tt_verbs_stage stage;
 	uint64_t deadline;          /* of joining, or of dying */
-	struct tt_list all, number, waits, dirty, hungry; /* waits: joining or dying */
+	struct tt_list number, waits, dirty, hungry; /* waits: joining or dying */
 
 	/* the connection over TCP */
-	struct tt_shake shake;
 	struct tt_dial dial;
 	uint8_t terms[TT_VERBS_TERMS_SIZE]; /* the other end's; then its READY */
 	size_t got;
@@ -213,7 +203,6 @@ struct tt_verbs_peer {
 	uint8_t reads, serves;      /* READs that this end asks for, and serves, at once */
 
 	struct ibv_qp *qp;
-	bool left;                  /* by the caller: it goes when it has given back what it fetched */
 	bool fetching;              /* qp may take receives: the adapter has not said that it has its last */
 	struct tt_verbs_share *share;
 	uint32_t psn, generation;
@@ -247,7 +236,7 @@ static inline size_t tt_verbs_share_bytes(const struct tt_verbs *net)
 
 static inline bool tt_verbs_alive(const struct tt_verbs_peer *p)
 {
-	return p->stage >= TT_VERBS_PROBE && p->stage <= TT_VERBS_UP && !p->ops.broken;
+	return p->ops.stage >= TT_STAGE_PROBE && p->ops.stage <= TT_STAGE_UP && !p->ops.broken;
 }
 
 static inline uint8_t tt_verbs_link(const struct tt_verbs *net)
@@ -256,13 +245,15 @@ static inline uint8_t tt_verbs_link(const struct tt_verbs *net)
 }
 
 /* iWARP's connector sends first. */
-static inline bool tt_verbs_listens_first(const struct tt_verbs_peer *p) { return p->net->iwarp && p->shake.accepted; }
+static inline bool tt_verbs_listens_first(const struct tt_verbs_peer *p)
+{
+	return p->net->iwarp && p->dial.shake.accepted;
+}
 
 static inline struct tt_verbs *tt_verbs_of(struct tt_net *n) { return tt_container_of(n, struct tt_verbs, base); }
 
 /* verbs.c */
-struct tt_verbs_peer *tt_verbs_peer_new(struct tt_verbs *);
-void tt_verbs_peer_free(struct tt_verbs_peer *); /* with all that it has */
+struct tt_dial *tt_verbs_make_peer(struct tt_door *, bool accepted);
 /* The connection is broken, or cannot come up: the first cause wins. -EPROTO: the other end does what no Tutti does.
  * The peer may be gone, if it was accepted and its handshake was not over. */
 void tt_verbs_lose(struct tt_verbs_peer *, int err, const char *why);
@@ -337,6 +328,16 @@ void tt_verbs_probe(struct tt_verbs_peer *);
 void tt_verbs_owe_answer(struct tt_verbs_peer *, const struct tt_verbs_head *);
 void tt_verbs_requests_done(struct tt_verbs_peer *, uint32_t position); /* the one there, and all before */
 void tt_verbs_forget_requests(struct tt_verbs_peer *);
+/* for verbs_iwarp.c: adds a request to the chain, memory to that request; op: ends with the request */
+struct ibv_send_wr *tt_verbs_chain(struct tt_verbs_peer *, enum ibv_wr_opcode, struct tt_op *);
+struct ibv_send_wr *tt_verbs_chain_message(struct tt_verbs_peer *, struct tt_op *, struct tt_verbs_head);
+void tt_verbs_add_sge(struct ibv_send_wr *, const void *at, size_t n, uint32_t lkey);
+enum tt_verbs_outcome tt_verbs_move_piece(struct tt_verbs_peer *, struct tt_op *); /* the next one of a PUT or GET */
+
+/* verbs_iwarp.c: the two places where iWARP differs */
+enum tt_verbs_outcome tt_verbs_move_iwarp(struct tt_verbs_peer *, struct tt_op *); /* as tt_verbs_move_piece() */
+/* Returns the request whose completion proves that all before has come; adds it to the chain. */
+struct ibv_send_wr *tt_verbs_prove_iwarp(struct tt_verbs_peer *, struct ibv_send_wr *last);
 
 /* verbs_receive.c */
 int tt_verbs_poll(struct tt_verbs *);             /* looks at all completions; 0 or -errno */

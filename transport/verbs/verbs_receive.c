@@ -111,9 +111,9 @@ static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 	/* whoever says more than its first word is up, so this end may be */
 	if (h.kind == TT_VERBS_WORD && !tt_verbs_listens_first(p))
 		tt_verbs_prove(p, &p->heard);
-	else if (p->stage < TT_VERBS_UP && !p->ops.broken)
+	else if (p->ops.stage < TT_STAGE_UP && !p->ops.broken)
 		tt_verbs_come_up(p);
-	if (p->stage != TT_VERBS_UP)
+	if (p->ops.stage != TT_STAGE_UP)
 		return;
 	switch (h.kind) {
 	case TT_VERBS_PART:
@@ -136,9 +136,9 @@ static void take_immediate(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 
 	if (!take_credits(p, value >> 24))
 		return;
-	if (p->stage < TT_VERBS_UP && !p->ops.broken)
+	if (p->ops.stage < TT_STAGE_UP && !p->ops.broken)
 		tt_verbs_come_up(p);
-	if (p->stage == TT_VERBS_UP)
+	if (p->ops.stage == TT_STAGE_UP)
 		tell_notify(p, value);
 }
 

@@ -6,8 +6,6 @@
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 
-enum outcome { MORE, WHOLE, STARVED }; /* what has been chained of an op; STARVED: the arena has no room */
-
 void tt_verbs_want_to_send(struct tt_verbs_peer *p)
 {
 	if (tt_verbs_alive(p))
@@ -50,7 +48,7 @@ static struct tt_verbs_sent *sent_at(struct tt_verbs_peer *p, uint32_t position)
 }
 
 /* Adds a request without data to the chain; op: ends with it. */
-static struct ibv_send_wr *chain(struct tt_verbs_peer *p, enum ibv_wr_opcode opcode, struct tt_op *op)
+struct ibv_send_wr *tt_verbs_chain(struct tt_verbs_peer *p, enum ibv_wr_opcode opcode, struct tt_op *op)
 {
 	struct tt_verbs *net = p->net;
 	struct ibv_send_wr *wr = &net->chain[net->chained];
@@ -64,7 +62,7 @@ static struct ibv_send_wr *chain(struct tt_verbs_peer *p, enum ibv_wr_opcode opc
 	return wr;
 }
 
-static void add_sge(struct ibv_send_wr *wr, const void *at, size_t n, uint32_t lkey)
+void tt_verbs_add_sge(struct ibv_send_wr *wr, const void *at, size_t n, uint32_t lkey)
 {
 	wr->sg_list[wr->num_sge++] = (struct ibv_sge){ (uintptr_t)at, (uint32_t)n, lkey };
 }
@@ -77,20 +75,8 @@ static char *add_bounce(struct tt_verbs_peer *p, struct ibv_send_wr *wr, size_t 
 
 	sent->bounce = (int16_t)net->bounces[--net->bounce_count];
 	sent->len = (uint32_t)n;
-	add_sge(wr, bounce_at(net, sent->bounce), n, net->arena_mr->lkey);
+	tt_verbs_add_sge(wr, bounce_at(net, sent->bounce), n, net->arena_mr->lkey);
 	return bounce_at(net, sent->bounce);
-}
-
-/* siw may answer a READ of no bytes with some. */
-static struct ibv_send_wr *chain_word(struct tt_verbs_peer *p, struct tt_op *op)
-{
-	const struct ibv_mr *words = p->net->words;
-	struct ibv_send_wr *wr = chain(p, IBV_WR_RDMA_READ, op);
-
-	wr->wr.rdma.remote_addr = p->word.addr;
-	wr->wr.rdma.rkey = p->word.rkey;
-	add_sge(wr, (char *)words->addr + 8, 8, words->lkey);
-	return wr;
 }
 
 /* The completion of the chain's last request stands for all before. */
@@ -99,8 +85,8 @@ static void signal_last(struct tt_verbs_peer *p)
 	struct tt_verbs *net = p->net;
 	struct ibv_send_wr *wr = &net->chain[net->chained - 1];
 
-	if (net->iwarp && wr->opcode != IBV_WR_RDMA_READ)
-		wr = chain_word(p, NULL);
+	if (net->iwarp)
+		wr = tt_verbs_prove_iwarp(p, wr);
 	if (sent_at(p, p->posted - 1)->signalled)
 		return;
 	sent_at(p, p->posted - 1)->signalled = true;
@@ -142,14 +128,14 @@ static uint8_t give_credits(struct tt_verbs_peer *p)
 }
 
 /* A message that begins with this head; op: ends with it. */
-static struct ibv_send_wr *chain_message(struct tt_verbs_peer *p, struct tt_op *op, struct tt_verbs_head h)
+struct ibv_send_wr *tt_verbs_chain_message(struct tt_verbs_peer *p, struct tt_op *op, struct tt_verbs_head h)
 {
 	struct tt_verbs_head *at = &p->share->heads[p->posted % TT_VERBS_DEPTH];
-	struct ibv_send_wr *wr = chain(p, IBV_WR_SEND, op);
+	struct ibv_send_wr *wr = tt_verbs_chain(p, IBV_WR_SEND, op);
 
 	h.credits = give_credits(p);
 	*at = h;
-	add_sge(wr, at, sizeof *at, p->share->mr->lkey);
+	tt_verbs_add_sge(wr, at, sizeof *at, p->share->mr->lkey);
 	if (sizeof h <= p->net->inline_max)
 		wr->send_flags = IBV_SEND_INLINE;
 	return wr;
@@ -164,7 +150,7 @@ static void add_bytes(struct tt_verbs_peer *p, struct ibv_send_wr *wr, const str
 
 	wr->send_flags = inlined ? IBV_SEND_INLINE : 0;
 	if (inlined || op->region) {
-		add_sge(wr, local, n, inlined ? 0 : tt_verbs_lkey(op->region));
+		tt_verbs_add_sge(wr, local, n, inlined ? 0 : tt_verbs_lkey(op->region));
 	} else if (op->kind == TT_GET) {
 		add_bounce(p, wr, n);
 		sent_at(p, p->posted - 1)->to = local;
@@ -180,19 +166,19 @@ static bool goes_inline(const struct tt_verbs_peer *p, const struct tt_op *op, s
 	return n <= p->net->inline_max && !(op->region && op->region->mem.gpu >= 0);
 }
 
-static enum outcome send_part(struct tt_verbs_peer *p, struct tt_op *op)
+static enum tt_verbs_outcome send_part(struct tt_verbs_peer *p, struct tt_op *op)
 {
 	size_t n = tt_min(op->len - p->at, p->message - sizeof(struct tt_verbs_head));
 	bool last = p->at + n == op->len, small = goes_inline(p, op, n + sizeof(struct tt_verbs_head));
 
 	if (!small && !op->region && !has_bounce(p))
-		return STARVED;
-	struct ibv_send_wr *wr = chain_message(p, last ? op : NULL,
+		return TT_VERBS_STARVED;
+	struct ibv_send_wr *wr = tt_verbs_chain_message(p, last ? op : NULL,
 		(struct tt_verbs_head){ .kind = last ? TT_VERBS_MESSAGE : TT_VERBS_PART });
 	if (n)
 		add_bytes(p, wr, op, n, small);
 	p->at += n;
-	return last ? WHOLE : MORE;
+	return last ? TT_VERBS_WHOLE : TT_VERBS_MORE;
 }
 
 /* An empty PUT has no key. An empty GET needs the right one all the same: rxe looks at it when it answers again. */
@@ -220,7 +206,7 @@ static void add_notify(struct tt_verbs_peer *p, struct ibv_send_wr *wr, const st
 }
 
 /* The next piece of a PUT or GET. */
-static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
+enum tt_verbs_outcome tt_verbs_move_piece(struct tt_verbs_peer *p, struct tt_op *op)
 {
 	bool get = op->kind == TT_GET, notify = notifies(p, op);
 	size_t n = tt_min(op->len - p->at, p->piece);
@@ -229,10 +215,10 @@ static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
 	if (!small && n && !op->region) {
 		n = tt_min(n, TT_VERBS_BOUNCE);
 		if (!has_bounce(p))
-			return STARVED;
+			return TT_VERBS_STARVED;
 	}
 	bool last = p->at + n == op->len && (notify || !(op->flags & TT_NOTIFY));
-	struct ibv_send_wr *wr = chain(p, get ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, last ? op : NULL);
+	struct ibv_send_wr *wr = tt_verbs_chain(p, get ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, last ? op : NULL);
 	set_place(wr, op, p->at);
 	if (n)
 		add_bytes(p, wr, op, n, small);
@@ -240,21 +226,11 @@ static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
 	p->moved += n;
 	if (notify)
 		add_notify(p, wr, op);
-	return last ? WHOLE : MORE;
-}
-
-/* What a WRITE or READ of iWARP does not do. */
-static enum outcome end_piece(struct tt_verbs_peer *p, struct tt_op *op)
-{
-	if (op->flags & TT_NOTIFY)
-		chain_message(p, op, (struct tt_verbs_head){ .kind = TT_VERBS_NOTIFY, .word = htole64(op->notify) });
-	else
-		chain_word(p, op);
-	return WHOLE;
+	return last ? TT_VERBS_WHOLE : TT_VERBS_MORE;
 }
 
 /* An ADD, or the next piece of a GET, which ends where a word does. */
-static enum outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
+static enum tt_verbs_outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
 {
 	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
 	uint64_t addr = tt_get64(&pack) + op->offset + p->at;
@@ -266,11 +242,11 @@ static enum outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
 	if (!p->at)
 		op->priv[2] = 0; /* so many bytes have come */
 	p->asked[slot] = get ? (uint16_t)n : 0;
-	chain_message(p, NULL, (struct tt_verbs_head){ .kind = get ? TT_VERBS_FETCH : TT_VERBS_ASK,
+	tt_verbs_chain_message(p, NULL, (struct tt_verbs_head){ .kind = get ? TT_VERBS_FETCH : TT_VERBS_ASK,
 		.slot = (uint8_t)slot, .rkey = htole32(tt_get32(&pack)),
 		.addr = htole64(addr), .word = htole64(get ? n : op->operand) });
 	p->at += n;
-	return p->at == op->len ? WHOLE : MORE;
+	return p->at == op->len ? TT_VERBS_WHOLE : TT_VERBS_MORE;
 }
 
 /* false: the arena has no room. */
@@ -288,7 +264,7 @@ static bool answer(struct tt_verbs_peer *p, struct tt_verbs_head h)
 		tt_verbs_lose(p, -ECONNRESET, "it gets from memory that has been taken back meanwhile");
 		return false;
 	}
-	struct ibv_send_wr *wr = chain_message(p, NULL, h);
+	struct ibv_send_wr *wr = tt_verbs_chain_message(p, NULL, h);
 	if (from) {
 		tt_copy_words(add_bounce(p, wr, n), from, n);
 		count_copied(p->net, n);
@@ -312,15 +288,15 @@ static bool can_go_on(const struct tt_verbs_peer *p, const struct tt_op *op)
 
 static bool chain_op(struct tt_verbs_peer *p, struct tt_op *op)
 {
-	enum outcome o = op->kind == TT_SEND ? send_part(p, op) : is_asked(p, op) ? ask(p, op) :
-	                 p->net->iwarp && p->at == op->len ? end_piece(p, op) : move_piece(p, op);
+	enum tt_verbs_outcome o = op->kind == TT_SEND ? send_part(p, op) : is_asked(p, op) ? ask(p, op) :
+	                          p->net->iwarp ? tt_verbs_move_iwarp(p, op) : tt_verbs_move_piece(p, op);
 
-	if (o == WHOLE) {
+	if (o == TT_VERBS_WHOLE) {
 		p->at = 0;
 		tt_queue_pop(&p->ops.pending);
 		tt_flight_begin(&p->ops, op);
 	}
-	return o != STARVED;
+	return o != TT_VERBS_STARVED;
 }
 
 /* Half of the credits stay for other messages. The other half is so much that the target gives it back. */
@@ -339,7 +315,7 @@ static bool owes_sign(struct tt_verbs_peer *p)
 
 static void chain_sign(struct tt_verbs_peer *p)
 {
-	chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD, .word = htole64(p->moved) });
+	tt_verbs_chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD, .word = htole64(p->moved) });
 	p->moved = p->sign_at = 0;
 }
 
@@ -381,10 +357,10 @@ void tt_verbs_probe(struct tt_verbs_peer *p)
 
 	if (tt_verbs_listens_first(p))
 		return;
-	struct ibv_send_wr *wr = chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
+	struct ibv_send_wr *wr = tt_verbs_chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
 	wr->send_flags = 0;
 	size_t zeros = tt_min(p->message, TT_VERBS_RECEIVE) - sizeof(struct tt_verbs_head);
-	add_sge(wr, bounce_at(net, TT_VERBS_BOUNCES), zeros, net->arena_mr->lkey);
+	tt_verbs_add_sge(wr, bounce_at(net, TT_VERBS_BOUNCES), zeros, net->arena_mr->lkey);
 	ring(p);
 }
 
@@ -400,8 +376,8 @@ void tt_verbs_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_verbs_peer *p = tt_container_of(base, struct tt_verbs_peer, base);
 
-	tt_flight_post(&p->ops, p->stage == TT_VERBS_UP, op);
-	if (p->net->inside || may_wait(p, op))
+	tt_flight_post(&p->ops, op);
+	if (p->net->ops.inside || may_wait(p, op))
 		tt_verbs_want_to_send(p);
 	else
 		push(p);
