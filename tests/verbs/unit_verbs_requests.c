@@ -221,6 +221,56 @@ static void test_thousand(void)
 	close_nets();
 }
 
+static uint64_t time_searches(uint32_t rkey, uint64_t addr)
+{
+	struct tt_verbs *net = tt_container_of(nets[0].net, struct tt_verbs, base);
+	uint64_t least = UINT64_MAX;
+
+	for (int i = 0; i < 100; i++) {
+		struct timespec from, to;
+		bool device, found = true;
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+		for (int k = 0; k < 10; k++)
+			found &= tt_verbs_find_memory(net, rkey, addr, 8, &device) != NULL;
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+		CU_ASSERT(found);
+		least = tt_min(least, (uint64_t)((to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec));
+	}
+	return least;
+}
+
+/* An ADD looks for its word among all that peers may reach, with the job's lock. */
+static void test_many_regions(void)
+{
+	enum { REGIONS = 3000 };
+	static struct tt_pin *pins[REGIONS];
+	static struct tt_region *regions[REGIONS];
+	char *memory = aligned_alloc(4096, 4096);
+	struct tt_mem mem = { .base = memory, .len = 4096, .gpu = -1, .fd = -1 };
+	uint64_t one = 0;
+
+	row_name = "many regions";
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0);
+	for (int i = 0; i < REGIONS; i++) {
+		CU_ASSERT_FATAL(tt_verbs.pin(nets[0].net, &mem, 1, &pins[i]) == 0);
+		CU_ASSERT_FATAL(tt_verbs.reg(nets[0].net, &mem, 1, pins[i], &regions[i]) == 0);
+		struct tt_pack key = tt_unpack(regions[i]->key.raw, sizeof regions[i]->key.raw);
+		uint64_t addr = tt_get64(&key);
+		uint32_t rkey = tt_get32(&key);
+		if (i == 0)
+			one = time_searches(rkey, addr);
+		if (i == REGIONS - 1) /* without buckets a thousand times as long */
+			CU_ASSERT(time_searches(rkey, addr) < 20 * tt_max(one, 200));
+	}
+	for (int i = 0; i < REGIONS; i++) {
+		tt_verbs.dereg(regions[i]);
+		tt_verbs.unpin(pins[i]);
+	}
+	free(memory);
+	close_nets();
+}
+
 static CU_TestInfo requests_tests[] = {
 	{ "lazy puts share doorbells", test_doorbells },
 	{ "what was put off leaves before a sleep", test_put_off },
@@ -229,6 +279,7 @@ static CU_TestInfo requests_tests[] = {
 	{ "relaxed ordering", test_relaxed },
 	{ "long messages in few parts", test_parts },
 	{ "a thousand peers", test_thousand },
+	{ "a word among many regions", test_many_regions },
 	{ "receives of several peers are registered together", test_slabs },
 	CU_TEST_INFO_NULL,
 };

@@ -462,6 +462,8 @@ static void set_up(struct tt_verbs *net, const struct tt_net_config *c)
 		tt_list_init(heads[i]);
 	for (size_t i = 0; i < TT_VERBS_BUCKETS; i++)
 		tt_list_init(&net->by_number[i]);
+	for (size_t i = 0; i < TT_VERBS_KEYS; i++)
+		tt_list_init(&net->by_rkey[i]);
 	tt_flights_init(&net->ops, &flight_calls);
 	pthread_mutex_init(&net->lock, NULL);
 	pthread_mutex_init(&net->gpu_lock, NULL);

@@ -116,18 +116,27 @@ static int grant_key(struct tt_grant *g)
 	return 0;
 }
 
+/* Adapters count some bits of an rkey, and draw others: all of them choose the bucket. */
+static struct tt_list *bucket(struct tt_verbs *net, uint32_t rkey)
+{
+	return &net->by_rkey[rkey * 0x9e3779b1u >> 16 & (TT_VERBS_KEYS - 1)];
+}
+
 int tt_verbs_reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin *pin, struct tt_region **out)
 {
-	return tt_grant_new(base, mem, pin, &tt_verbs_of(base)->regions, remote ? grant_key : NULL, out);
+	struct tt_verbs *net = tt_verbs_of(base);
+	const struct ibv_mr *mr = remote && pin ? mr_of(pin) : NULL;
+
+	return tt_grant_new(base, mem, pin, mr ? bucket(net, mr->rkey) : &net->regions, remote ? grant_key : NULL, out);
 }
 
 void tt_verbs_dereg(struct tt_region *base) { tt_grant_free(tt_container_of(base, struct tt_grant, base)); }
 
 void *tt_verbs_find_memory(struct tt_verbs *net, uint32_t rkey, uint64_t addr, size_t n, bool *device)
 {
-	tt_each_of(struct tt_grant, node, g, &net->regions) {
+	tt_each_of(struct tt_grant, node, g, bucket(net, rkey)) {
 		uint64_t at = addr - (uintptr_t)g->base.mem.base;
-		if (g->base.key.len && mr_of(g->base.pin)->rkey == rkey && at < g->base.mem.len &&
+		if (mr_of(g->base.pin)->rkey == rkey && at < g->base.mem.len &&
 		    g->base.mem.len - at >= n) {
 			*device = g->base.mem.gpu >= 0;
 			return (void *)(uintptr_t)addr;
@@ -287,10 +296,17 @@ void tt_verbs_close_memory(struct tt_verbs *net)
 	pthread_rwlock_unlock(&net->open);
 }
 
+static void free_regions(struct tt_list *regions)
+{
+	tt_each_of(struct tt_grant, node, g, regions)
+		tt_grant_free(g);
+}
+
 void tt_verbs_close_pins(struct tt_verbs *net)
 {
-	tt_each_of(struct tt_grant, node, g, &net->regions)
-		tt_grant_free(g);
+	free_regions(&net->regions);
+	for (size_t i = 0; i < TT_VERBS_KEYS; i++)
+		free_regions(&net->by_rkey[i]);
 	while (!tt_list_empty(&net->pins))
 		tt_verbs_unpin(&tt_container_of(net->pins.next, struct pin, node)->base);
 	free(net->shares);

@@ -55,7 +55,7 @@ enum {
 	TT_VERBS_LAZY = 16,          /* lazy puts that leave with one doorbell */
 	TT_VERBS_IWARP = 3,          /* a link, besides the library's */
 	TT_VERBS_BATCH = 16,         /* completions that are polled together */
-	TT_VERBS_BUCKETS = 256,
+	TT_VERBS_BUCKETS = 256, TT_VERBS_KEYS = 1024,
 	TT_VERBS_SLAB = 16,          /* shares that are registered together, at most */
 	TT_VERBS_FULL = 0x8000, TT_VERBS_PARTITION = 0x7fff, /* of a partition key: a full member; which partition */
 	TT_VERBS_TERMS_SIZE = 138, TT_VERBS_ADDRESS = 64, TT_VERBS_COOKIE = 16,
@@ -136,6 +136,7 @@ struct tt_verbs {
 
 	struct tt_flights ops;
 	struct tt_list regions, pins;
+	struct tt_list by_rkey[TT_VERBS_KEYS]; /* regions that peers may use, by their memory's rkey */
 	struct tt_list joining;     /* proven peers that are not up yet */
 	struct tt_list dying;       /* broken peers whose requests and receives have not all come back */
 	struct tt_list dirty;       /* peers with something to send, perhaps */
