@@ -360,12 +360,22 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t len, int acce
 	return fake_leave_with(0, &m->base);
 }
 
+/* The kernel gets and locks each page. */
+static void pin_pages(void)
+{
+	all->pinning++;
+	for (uint64_t from = tt_now(); tt_now() < from + all->pin_ms * TT_MS;)
+		usleep(1000);
+	all->pinning--;
+}
+
 /* Which also takes optional rights. */
 static struct ibv_mr *reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
 {
 	unsigned optional = access & IBV_ACCESS_OPTIONAL_RANGE;
-	struct ibv_mr *mr = reg_mr(pd, addr, len, (int)(access & ~optional));
 
+	pin_pages();
+	struct ibv_mr *mr = reg_mr(pd, addr, len, (int)(access & ~optional));
 	if (iova != (uintptr_t)addr)
 		fake_bug("reg_mr_iova2: keys of the fake are addresses");
 	if (mr)

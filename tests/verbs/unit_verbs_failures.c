@@ -1487,6 +1487,37 @@ static void test_fork(void)
 		close(fds[i]);
 }
 
+static void *pin_more(void *pin)
+{
+	struct tt_mem mem = { .base = nets[0].memory, .len = SIZE, .gpu = -1, .fd = -1 };
+
+	tt_verbs.pin(nets[0].net, &mem, 0, pin); /* which stays NULL on an error */
+	return NULL;
+}
+
+/* A pin takes seconds. The thread that finds the net lost has the job's lock, and does not wait for the pin: the
+ * adapter is let go when the pin ends. */
+static void test_lost_while_pinning(void)
+{
+	struct tt_pin *pin = NULL;
+	pthread_t thread;
+
+	row_name = "lost while memory is pinned";
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0);
+	fake_pin_slowly(10000);
+	CU_ASSERT_FATAL(!pthread_create(&thread, NULL, pin_more, &pin));
+	UNTIL(fake_pinning() == 1);
+	fake_fail("poll_cq", 1, EIO);
+	UNTIL(nets[0].lost);
+	CU_ASSERT(fake_pinning() == 1 && fake_is_open("fake_roce0"));
+	fake_pin_slowly(0);
+	pthread_join(thread, NULL);
+	CU_ASSERT(pin && !fake_is_open("fake_roce0"));
+	tt_verbs.unpin(pin);
+	close_nets();
+}
+
 static CU_TestInfo failure_tests[] = {
 	{ "completions", test_completions }, { "asyncs", test_asyncs }, { "links", test_links },
 	{ "removal", test_removal }, { "refused", test_refused }, { "mtu", test_mtu },
@@ -1501,6 +1532,7 @@ static CU_TestInfo failure_tests[] = {
 	{ "choice", test_choice }, { "networks", test_networks }, { "passed over", test_passed_over },
 	{ "anew", test_anew }, { "named", test_named },
 	{ "room", test_room }, { "starved", test_starved }, { "patience", test_patience },
+	{ "lost while pinning", test_lost_while_pinning },
 	{ "retries", test_retries }, { "leaks", test_leaks }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "failures", NULL, NULL, NULL, NULL, failure_tests }, CU_SUITE_INFO_NULL };

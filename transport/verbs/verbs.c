@@ -276,14 +276,10 @@ static void let_children_inherit(struct tt_verbs *net)
 		tt_fork_release(net->events->fd);
 	if (net->wakes)
 		tt_fork_release(net->wakes->fd);
-	if (net->device) {
-		tt_fork_release(net->device->async_fd);
-		tt_fork_release(net->device->cmd_fd);
-	}
 }
 
-/* All that the adapter has. A device that is removed waits for that. */
-static void let_go(struct tt_verbs *net)
+/* All that the adapter has. A device that is removed waits for that. wait: for who registers memory, too. */
+static void let_go(struct tt_verbs *net, bool wait)
 {
 	const struct tt_verbs_library *l = net->library;
 
@@ -295,13 +291,12 @@ static void let_go(struct tt_verbs *net)
 		l->destroy_cq(net->cq);
 	if (net->wakes)
 		l->destroy_comp_channel(net->wakes);
-	tt_verbs_close_memory(net);
-	if (net->device)
-		l->close_device(net->device);
+	if (net->device && !net->closing) /* it may stay open for a while, and wakes nobody */
+		epoll_ctl(net->base.fd, EPOLL_CTL_DEL, net->device->async_fd, NULL);
+	tt_verbs_close_memory(net, wait);
 	net->srq = NULL;
 	net->cq = NULL;
 	net->wakes = NULL;
-	net->device = NULL;
 	net->backlog_count = 0;
 	tt_door_close(&net->door); /* who comes now takes the next transport */
 }
@@ -328,7 +323,7 @@ static int progress(struct tt_net *base)
 	tt_verbs_push_all(net);
 	net->ops.inside = false;
 	if (lost) {
-		let_go(net);
+		let_go(net, false);
 		tt_remember(net->loss.text);
 	}
 	return err ? err : net->ops.events;
@@ -374,7 +369,7 @@ static void close_net(struct tt_net *base)
 	struct tt_verbs *net = tt_verbs_of(base);
 
 	tt_flights_close(&net->ops);
-	let_go(net);
+	let_go(net, true);
 	tt_verbs_close_pins(net);
 	free(net->backlog);
 	if (base->fd >= 0)

@@ -251,7 +251,7 @@ void tt_verbs_ask_gpu(struct tt_net *base, int device)
 
 	pthread_rwlock_rdlock(&net->open);
 	pthread_mutex_lock(&net->gpu_lock);
-	if (net->pd && !(base->asked_gpu & bit)) {
+	if (!net->closing && !(base->asked_gpu & bit)) {
 		if (!find_way(net, device)) {
 			base->takes_gpu |= bit;
 			snprintf(net->gpu_why, sizeof net->gpu_why, "it reaches GPU %d by %s%s", device,
@@ -266,7 +266,7 @@ void tt_verbs_ask_gpu(struct tt_net *base, int device)
 	}
 	tt_remember(net->gpu_why);
 	pthread_mutex_unlock(&net->gpu_lock);
-	pthread_rwlock_unlock(&net->open);
+	tt_verbs_leave_open(net);
 }
 
 /* ---- what has landed ---- */

@@ -2,6 +2,7 @@
  *
  * A key is an address and an rkey, which the adapter knows until unpin(). The receives of all peers lie in one shared
  * queue: a peer brings its share when it comes, and leaves it to the next one when it goes. */
+#include "transport/fork.h"
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -66,13 +67,14 @@ int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
 	p->base = (struct tt_pin){ .net = base, .mem = *mem, .remote = remote };
 	pthread_rwlock_rdlock(&net->open);
-	int err = net->pd ? register_memory(net, access, &p->base, &p->mr) : 0;
+	int err = net->closing ? 0 : register_memory(net, access, &p->base, &p->mr);
+	err = net->closing ? 0 : err; /* it may have been lost meanwhile */
 	if (!err) {
 		pthread_mutex_lock(&net->lock);
 		tt_list_append(&net->pins, &p->node);
 		pthread_mutex_unlock(&net->lock);
 	}
-	pthread_rwlock_unlock(&net->open);
+	tt_verbs_leave_open(net);
 	if (err) {
 		free(p);
 		return err;
@@ -89,6 +91,29 @@ static void forget(const struct tt_verbs *net, struct pin *p)
 	p->mr = NULL;
 }
 
+static void close_device(struct tt_verbs *net)
+{
+	tt_each_of(struct pin, node, p, &net->pins)
+		forget(net, p);
+	if (net->pd)
+		net->library->dealloc_pd(net->pd);
+	if (net->device) {
+		tt_fork_release(net->device->async_fd); /* libibverbs closes these files */
+		tt_fork_release(net->device->cmd_fd);
+		net->library->close_device(net->device);
+	}
+	net->pd = NULL;
+	net->device = NULL;
+	pthread_rwlock_unlock(&net->open);
+}
+
+void tt_verbs_leave_open(struct tt_verbs *net)
+{
+	pthread_rwlock_unlock(&net->open);
+	if (net->closing && !pthread_rwlock_trywrlock(&net->open))
+		close_device(net);
+}
+
 void tt_verbs_unpin(struct tt_pin *base)
 {
 	struct tt_verbs *net = tt_verbs_of(base->net);
@@ -99,7 +124,7 @@ void tt_verbs_unpin(struct tt_pin *base)
 	tt_list_remove(&p->node);
 	pthread_mutex_unlock(&net->lock);
 	forget(net, p);
-	pthread_rwlock_unlock(&net->open);
+	tt_verbs_leave_open(net);
 	free(p);
 }
 
@@ -273,11 +298,9 @@ void tt_verbs_give_share(struct tt_verbs_peer *p)
 }
 
 /* When the queues are gone. */
-void tt_verbs_close_memory(struct tt_verbs *net)
+void tt_verbs_close_memory(struct tt_verbs *net, bool wait)
 {
-	pthread_rwlock_wrlock(&net->open);
-	tt_each_of(struct pin, node, p, &net->pins)
-		forget(net, p);
+	net->closing = true;
 	while (net->share_count) {
 		struct tt_verbs_share *s = net->shares[--net->share_count];
 		if (s->first)
@@ -290,10 +313,8 @@ void tt_verbs_close_memory(struct tt_verbs *net)
 	free_block(net, net->arena_mr);
 	free_block(net, net->words);
 	net->arena_mr = net->words = NULL;
-	if (net->pd)
-		net->library->dealloc_pd(net->pd);
-	net->pd = NULL;
-	pthread_rwlock_unlock(&net->open);
+	if (!(wait ? pthread_rwlock_wrlock(&net->open) : pthread_rwlock_trywrlock(&net->open)))
+		close_device(net);
 }
 
 static void free_regions(struct tt_list *regions)

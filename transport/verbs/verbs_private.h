@@ -143,7 +143,8 @@ struct tt_verbs {
 	struct tt_list hungry;      /* peers that wait for room in the arena */
 	struct tt_list by_number[TT_VERBS_BUCKETS]; /* peers, by the number of their queue pair */
 	pthread_mutex_t lock;       /* of pins */
-	pthread_rwlock_t open;      /* held by who registers; taken by who closes the domain */
+	pthread_rwlock_t open;      /* held by who registers; taken by who closes the domain and the device */
+	_Atomic bool closing;       /* pins hold nothing from here on; the last who holds `open` closes */
 
 	pthread_mutex_t gpu_lock;   /* of trials */
 	uint8_t gpu_ways[64];       /* enum tt_verbs_way, of the devices that base.takes_gpu has */
@@ -303,8 +304,11 @@ uint32_t tt_verbs_lkey(const struct tt_region *);
 /* NULL: peers may not use it. *device: it is memory of a device, which the CPU cannot touch */
 void *tt_verbs_find_memory(struct tt_verbs *, uint32_t rkey, uint64_t addr, size_t n, bool *device);
 int tt_verbs_open_arena(struct tt_verbs *);
-void tt_verbs_close_memory(struct tt_verbs *);  /* pins and regions are empty from here on, */
-void tt_verbs_close_pins(struct tt_verbs *);    /* and gone */
+/* Pins and regions are empty from here on, and the device is closed. That waits for who registers, for seconds perhaps;
+ * or, without `wait`, is left to them */
+void tt_verbs_close_memory(struct tt_verbs *, bool wait);
+void tt_verbs_close_pins(struct tt_verbs *);    /* they are gone */
+void tt_verbs_leave_open(struct tt_verbs *);    /* lets `open` go */
 int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);
 void tt_verbs_give_share(struct tt_verbs_peer *); /* the adapter has none of its requests any more */
 void tt_verbs_receive_again(struct tt_verbs *, uint64_t wr_id);
