@@ -3,7 +3,8 @@
  * Each of this rank's nets, the best first, is tried in turn at each of the addresses that the other rank has there:
  * these are the *ways*, the first of which joins the nearest devices of both. The last one has TUTTI_SILENCE, the one
  * way of a better transport a quarter of that, several a bit less each. One that has failed is not tried again for this
- * life of the member, unless no other leads there; in a node list all are tried once more when the member answers.
+ * life of the member, unless no other leads there; in a node list all are tried once more when the member answers. The
+ * connection over which it has answered is a standby meanwhile, and is used if no better way leads there.
  *
  * A connection of the rendezvous is closed again (PART): when it is not part of the tree (endpoint_tree.c), or on
  * first use if the table of endpoints names a better net. One side asks. The other says yes if it has put nothing else
@@ -55,6 +56,8 @@ void tt_peer_settle(struct tt_job *job)
 		struct tt_link *l = tt_container_of(node, struct tt_link, doom);
 		if (l->member && l->member->link == l)
 			l->member->link = NULL;
+		if (l->member && l->member->standby == l)
+			l->member->standby = NULL;
 		l->member = NULL;
 		job->engine.neighbours -= is_near(l->peer);
 		job->engine.afar -= !is_near(l->peer);
@@ -190,6 +193,33 @@ static void pass_over(struct tt_timer *t)
 	}
 }
 
+static void drop_standby(struct tt_member *m)
+{
+	if (m->standby)
+		tt_link_doom(m->standby);
+	m->standby = NULL;
+}
+
+static void end_waiting(struct tt_timer *t) { tt_link_doom(tt_container_of(t, struct tt_link, patience)); }
+
+static void stand_by(struct tt_member *m)
+{
+	m->standby = m->link;
+	m->link = NULL;
+	tt_timer_start(m->job, &m->standby->patience, tt_now() + m->job->silence, end_waiting);
+}
+
+/* The standby may have broken, which progress() has told a moment ago. */
+static bool use_standby(struct tt_member *m, const struct tt_net *net)
+{
+	if (!m->standby || m->standby->peer->net != net || !tt_list_empty(&m->standby->doom))
+		return false;
+	m->link = m->standby;
+	m->standby = NULL;
+	tt_greeting_start(m->link);
+	return true;
+}
+
 static int ask_nets(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
@@ -204,6 +234,8 @@ static int ask_nets(struct tt_member *m)
 			                    tt_member_label(m).text, m->addr);
 			return 0;
 		}
+		if (use_standby(m, net))
+			return 0;
 		err = net->transport->connect(net, addr, &peer);
 	} while (err && turn_to_next_way(m, err, tt_why())); /* also on EMFILE: another net may need fewer files */
 	if (err == -EMFILE && job->joined) { /* the member may be reached later */
@@ -252,6 +284,7 @@ int tt_member_connect(struct tt_member *m)
 	}
 	tt_timer_stop(&m->retry);
 	tt_member_forget_where(m); /* an earlier life may have said it */
+	drop_standby(m);
 	m->state = TT_CONNECTING;
 	m->way = 0;
 	return ask_nets(m);
@@ -273,6 +306,7 @@ void tt_member_up(struct tt_member *m, struct tt_link *l)
 	l->member = m;
 	m->link = l;
 	tt_timer_stop(&l->patience);
+	drop_standby(m);
 	m->state = TT_UP;
 	m->courtesy = m->sought = false;
 	tt_members(m->job)->met |= m->job->joined;
@@ -287,8 +321,6 @@ void tt_member_up(struct tt_member *m, struct tt_link *l)
 	}
 	tt_tell_up(m);
 }
-
-static void end_probe(struct tt_timer *t) { tt_link_doom(tt_container_of(t, struct tt_link, patience)); }
 
 void tt_link_probe(struct tt_job *job, const char *addr)
 {
@@ -306,7 +338,7 @@ void tt_link_probe(struct tt_job *job, const char *addr)
 	}
 	l->mine = l->probe = true;
 	tt_members(job)->probes++;
-	tt_timer_start(job, &l->patience, tt_now() + tt_time(job, TT_TIME_NET), end_probe);
+	tt_timer_start(job, &l->patience, tt_now() + tt_time(job, TT_TIME_NET), end_waiting);
 }
 
 /* ---- closing a connection of the rendezvous ---- */
@@ -368,13 +400,11 @@ void tt_link_forget(struct tt_member *m)
 	m->link = NULL;
 }
 
-static void end_parted(struct tt_timer *t) { tt_link_doom(tt_container_of(t, struct tt_link, patience)); }
-
 void tt_link_part(struct tt_link *l)
 {
 	l->member = NULL;
 	l->parted = true;
-	tt_timer_start(l->job, &l->patience, tt_now() + tt_time(l->job, TT_TIME_GRACE), end_parted);
+	tt_timer_start(l->job, &l->patience, tt_now() + tt_time(l->job, TT_TIME_GRACE), end_waiting);
 }
 
 /* Neighbours in the tree stay connected: so each rank hears of deaths. */
@@ -434,7 +464,7 @@ static bool ask_better_nets(struct tt_member *m)
 	m->why_not = NULL;
 	if (!has_better_net(m))
 		return false;
-	tt_link_forget(m);
+	stand_by(m);
 	m->way = 0;
 	ask_nets(m);
 	return true;

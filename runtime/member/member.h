@@ -90,6 +90,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	uint32_t cpus;              /* equal if they may run on the same processors, 24 bits; 0: not known */
 	uint32_t epoch;             /* tells its lives apart; 0: not known */
 	struct tt_link *link;       /* carries posts, or is being connected */
+	struct tt_link *standby;    /* is up; stays until the better net that is tried leads there, or does not */
 	struct tt_op_queue waiting; /* posted before it is up */
 	uint64_t unreached;         /* when connecting failed for lack of files, which says nothing about it */
 	uint32_t started, started_in; /* collectives that it has started, as last heard, and in which group (uid) ... */

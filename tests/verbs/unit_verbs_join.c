@@ -408,14 +408,16 @@ static struct {
 	char answer[100];
 	size_t len;
 	struct tt_op op;
+	int ups, greetings;
 } life;
 
-static void life_up(struct tt_peer *p) { (void)p; }
+static void life_up(struct tt_peer *p) { (void)p, life.ups++; }
 static void life_down(struct tt_peer *p, int err) { (void)p, (void)err; }
 static void life_done(struct tt_op *op) { (void)op; }
 
 static void life_hears(struct tt_peer *p, const void *bytes, size_t len)
 {
+	life.greetings += len && *(const uint8_t *)bytes == TT_HELLO;
 	if (!len || *(const uint8_t *)bytes != TT_WHERE || life.op.local)
 		return;
 	life.op = (struct tt_op){ .kind = TT_SEND, .local = life.answer, .len = life.len, .done = life_done };
@@ -510,6 +512,21 @@ static void test_ended_before_hello(void)
 	CU_ASSERT_EQUAL(atomic_load(&strayed), 0);
 }
 
+/* Nobody listens where the better net shall lead: rank 0 says HELLO over the connection that has told it so. */
+static void test_standby(void)
+{
+	uint64_t end = tt_now() + 60000 * TT_MS;
+	tutti *job;
+	struct ranks run = begin_pair(&job);
+
+	begin_life(job, "verbs:127.0.0.1:1");
+	while (!life.greetings && tt_now() < end)
+		tt_tcp.progress(life.net);
+	CU_ASSERT(life.greetings == 1 && life.ups == 1);
+	tt_tcp.close(life.net);
+	end_pair(&run, job);
+}
+
 static void test_nonsense_where(void)
 {
 	uint64_t end = tt_now() + 60000 * TT_MS;
@@ -546,6 +563,7 @@ static CU_TestInfo join_tests[] = {
 	{ "a node list of TCP addresses", test_node_list },
 #ifdef HAVE_LIBCONFIG
 	{ "a life that ends before HELLO", test_ended_before_hello },
+	{ "a better net that leads nowhere", test_standby },
 	{ "nonsense in place of addresses", test_nonsense_where },
 #endif
 	{ "none reaches any", test_silent }, { "more adapters than nets", test_too_many }, { "removal", test_removal },
