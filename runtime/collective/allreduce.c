@@ -60,6 +60,8 @@ static const struct tt_algorithm *choose_for(const struct tutti *group, const st
 		return &tt_doubling;
 	if (f && f != &tt_direct)
 		return f;
+	if (tt_hub_open(group, bytes))
+		return &tt_through_hub;
 	if (model.by_host)
 		return &tt_hierarchical;
 	if (tt_segment_open(group))
@@ -89,6 +91,8 @@ void tt_exchange_widen(const struct tt_exchange *x)
 
 static const struct tt_algorithm *choose_any(const struct tt_allreduce *a)
 {
+	if (a->root >= 0 && a->coll.n > 1 && bytes_of(a) && tt_hub_open(a->coll.group, bytes_of(a)))
+		return &tt_through_hub;
 	if (a->root >= 0 && a->coll.n > 1 && bytes_of(a))
 		return tt_segment_open(a->coll.group) ? &tt_direct : &tt_tree;
 	return choose_for(a->coll.group, a->forced, bytes_of(a));
@@ -120,7 +124,8 @@ static int take_room(struct tt_allreduce *a)
 static int prepare(struct tt_coll *c)
 {
 	struct tt_allreduce *a = (struct tt_allreduce *)c;
-	bool direct = tt_segment_open(c->group) && (!a->forced || a->forced == &tt_direct);
+	bool in_memory = tt_segment_open(c->group) || tt_hub_open(c->group, bytes_of(a));
+	bool direct = in_memory && (!a->forced || a->forced == &tt_direct);
 
 	return c->n == 1 || !bytes_of(a) || direct ? 0 : take_room(a);
 }
@@ -128,12 +133,13 @@ static int prepare(struct tt_coll *c)
 static int choose(struct tt_allreduce *a)
 {
 	const struct tt_algorithm *is = choose_any(a);
-	int err = a->coll.n == 1 || !bytes_of(a) || is == &tt_direct ? 0 : take_room(a);
+	bool in_memory = is == &tt_direct || is == &tt_through_hub;
+	int err = a->coll.n == 1 || !bytes_of(a) || in_memory ? 0 : take_room(a);
 
 	a->coll.undecided = false;
 	if (err)
 		return err;
-	if (is != &tt_direct && is_wide(a))
+	if (!in_memory && is_wide(a))
 		a->all.wide = a->coll.room;
 	else if (is == &tt_tree && a->coll.room)
 		a->all.vector.out = a->coll.room;
@@ -152,6 +158,9 @@ static int learn(struct tt_allreduce *a)
 		return 0;
 	if ((a->forced && a->forced != &tt_direct) || !bytes)
 		return 1;
+	known = tt_hub_make(&a->coll, bytes);
+	if (known <= 0 || tt_hub_open(group, bytes))
+		return known;
 	known = tt_segment_make(&a->coll);
 	if (known <= 0 || a->root >= 0 || tt_segment_open(group) || !tt_model_needed(group, bytes))
 		return known;
@@ -403,6 +412,10 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 	const char *set = is == forced(group->job) ? " (as set)" : "";
 	if (is == &tt_direct) {
 		snprintf(text, room, "direct%s, through memory that the %d ranks of this host share", set, n);
+		return 0;
+	}
+	if (is == &tt_through_hub) {
+		snprintf(text, room, "hub, through memory of the first of the %d ranks of this host", n);
 		return 0;
 	}
 	if (is == &tt_hierarchical) {

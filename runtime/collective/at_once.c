@@ -120,7 +120,7 @@ static bool run(struct tutti *g, const struct tt_exchange *x, const struct tt_co
 	struct tt_segment *b = tt_coll_group(g)->segment;
 	uint32_t seq = g->started;
 
-	if (!can_run(g))
+	if (!can_run(g) || (x && tt_hub_takes(g, bytes_of(x))))
 		return false;
 	const struct tt_standing *standing = standing_of(b, x);
 	if (!standing && bytes_of(x) > TT_AT_ONCE / (size_t)(b->n - 1))

@@ -347,10 +347,10 @@ static void push(struct tt_coll *c)
 		end(c);
 }
 
-void tt_coll_use_segment(struct tt_coll *c, struct tt_segment_call *v)
+void tt_coll_poll(struct tt_coll *c, bool (*how)(struct tt_coll *, bool asleep))
 {
-	c->job->engine.in_memory += (v != NULL) - (c->segment_call != NULL);
-	c->segment_call = v;
+	c->job->engine.in_memory += (how != NULL) - (c->poll != NULL);
+	c->poll = how;
 }
 
 static int poll(struct tt_job *job)
@@ -360,7 +360,7 @@ static int poll(struct tt_job *job)
 	if (!job->engine.in_memory)
 		return 0;
 	tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running) {
-		if (!c->segment_call || !tt_segment_call_poll(c->segment_call, false))
+		if (!c->poll || !c->poll(c, false))
 			continue;
 		push(c);
 		n++;
@@ -373,7 +373,7 @@ static int arm(struct tt_job *job)
 	if (!job->engine.in_memory)
 		return 0;
 	tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running)
-		if (c->segment_call && tt_segment_call_poll(c->segment_call, true))
+		if (c->poll && c->poll(c, true))
 			return 1;
 	return 0;
 }
@@ -1148,6 +1148,7 @@ static void make(struct tt_job *job)
 	tt_list_init(&all->running);
 	tt_list_init(&all->unexpected);
 	tt_list_init(&all->segments);
+	tt_list_init(&all->hubs);
 }
 
 static void close_collectives(struct tt_job *job)
@@ -1155,6 +1156,7 @@ static void close_collectives(struct tt_job *job)
 	struct tt_list *node;
 
 	tt_segment_sweep(job, true);
+	tt_hub_sweep(job, true);
 	while ((node = tt_list_pop(&tt_collectives(job)->unexpected)))
 		free(tt_container_of(node, struct kept, link));
 }
@@ -1162,7 +1164,14 @@ static void close_collectives(struct tt_job *job)
 static void free_group(struct tutti *g)
 {
 	tt_segment_close(g);
+	tt_hub_close(g);
 	tt_layout_free(g);
+}
+
+static void hang_up(struct tt_job *job, const struct tt_peer *peer)
+{
+	tt_segment_lost(job, peer);
+	tt_hub_lost(job, peer);
 }
 
 static void take_wake(struct tt_member *from, struct tt_pack *p) /* this turn of the progress loop polls the segments */
@@ -1191,7 +1200,7 @@ const struct tt_module tt_collective_module = {
 	.notify_last = 2 * TT_NOTIFY_COLLECTIVE - 1,
 	.notify = take_notify,
 	.recalled = take_recall,
-	.hangup = tt_segment_lost,
+	.hangup = hang_up,
 	.up = wake_for,
 	.ended = end_for,
 	.unseated = end_for,

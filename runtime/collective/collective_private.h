@@ -41,7 +41,8 @@ static inline int tt_layout_ranks(const struct tt_layout *l, int host) { return 
 struct tt_copiers { struct tt_copier read, write; };
 struct tt_collectives {
 	struct tt_job *job;
-	struct tt_list running, unexpected, segments; /* unexpected: messages that no collective has taken yet */
+	struct tt_list running, unexpected; /* unexpected: messages that no collective has taken yet */
+	struct tt_list segments, hubs;
 	struct tt_timer wake;       /* continues the collectives that wait for another one of this rank */
 	struct tt_copiers copiers;  /* between vectors and shared memory */
 };
@@ -55,6 +56,7 @@ struct tt_coll_group {
 	struct tt_model model;
 	struct tt_layout layout;
 	struct tt_segment *segment; /* NULL: none, or no call has needed one yet */
+	struct tt_hub *hub;         /* likewise */
 	struct tt_coll_call ended[TT_CALLS]; /* the last calls that ended well: call k is at k % TT_CALLS */
 	bool any_failed;
 	uint32_t failed;            /* the number of the first collective that failed */
@@ -111,7 +113,10 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 	int odd_rank;               /* ... and which rank called it */
 	struct tt_operation *request;
 	int (*advance)(struct tt_coll *);
-	struct tt_segment_call *segment_call; /* the segment drives this collective, too; NULL: only messages do */
+	/* Shared memory drives this collective, too: can it go on? Asked in each turn of the progress loop, and with
+	 * `asleep` before a sleep, which it announces. NULL: only messages drive it */
+	bool (*poll)(struct tt_coll *, bool asleep);
+	struct tt_segment_call *segment_call; /* NULL: it uses no segment */
 	void (*release)(struct tt_coll *); /* at the end: deregisters and frees what the collective owns */
 	unsigned pending;           /* operations that the transport has not finished */
 	unsigned lent;              /* ranges of the caller's memory that were recalled and are still held */
@@ -147,7 +152,7 @@ static inline bool tt_overlap(const void *a, size_t a_len, const void *b, size_t
 }
 
 /* Tags below these are the collective's own. HERE carries nothing but the call in its header. */
-enum { TT_TAG_OFFER = 0x7ffd0000, TT_TAG_VOTE, TT_TAG_HERE = 0x7fff0002 };
+enum { TT_TAG_OFFER = 0x7ffd0000, TT_TAG_VOTE, TT_TAG_HUB, TT_TAG_HUB_VOTE, TT_TAG_HERE = 0x7fff0002 };
 
 /* Allocates a zeroed struct of `size` bytes that begins with struct tt_coll. All ranks agree on x and y. NULL: no
  * memory. */
@@ -168,7 +173,7 @@ int tt_coll_go_on(struct tt_coll *);
 /* May this call decide now? Earlier calls of the group come first: all ranks use the segment in the same order. */
 bool tt_coll_is_next(const struct tt_coll *);
 void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has given up; the reason follows */
-void tt_coll_use_segment(struct tt_coll *, struct tt_segment_call *); /* NULL: no longer */
+void tt_coll_poll(struct tt_coll *, bool (*poll)(struct tt_coll *, bool asleep)); /* NULL: no longer */
 void tt_coll_wake_soon(struct tt_job *);        /* continues all collectives from a later turn of the progress loop */
 
 /* Sends at most TT_COLL_PIECE bytes, which are copied. send_run sends a head and bytes of a vector as one message.
@@ -379,8 +384,6 @@ struct tt_segment_call {
 };
 void tt_segment_call_begin(struct tt_segment_call *, struct tt_coll *, size_t bytes, int offers);
 void tt_segment_call_end(struct tt_segment_call *, bool done); /* on release; not done: tells others that I gave up */
-/* Can the call go on? Asked on each turn of the progress loop; with `asleep` before a sleep, which it announces. */
-bool tt_segment_call_poll(struct tt_segment_call *, bool asleep);
 int tt_segment_call_check(struct tt_segment_call *); /* 1: go on, 0: a rank has given up, -ECONNRESET */
 /* False: after check() the call has passed so many chunks that other work in the progress loop must get its turn. */
 bool tt_segment_call_may_go_on(const struct tt_segment_call *);
@@ -415,6 +418,52 @@ static inline struct tt_span tt_span_of(size_t bytes, int n, int i)
 
 	return (struct tt_span){ at, tt_min(to * TT_CACHE_LINE, bytes) - at };
 }
+
+/* ---- hub.c: short all-reduces of many ranks on one host, through one segment, which rank 0 makes ---- */
+
+enum { TT_HUB_BYTES = 4096 }; /* of a vector, at most */
+struct tt_hub_slot { /* one rank's; it alone writes it */
+	_Atomic uint64_t flag;      /* the call's number, and this rank's step in it */
+	_Atomic uint32_t asleep;    /* this rank wants a WAKE with the result */
+	struct tt_coll_call call;
+	char vector[TT_HUB_BYTES] __attribute__((aligned(2 * TT_CACHE_LINE)));
+};
+struct tt_hub_memory { /* rank 0's; it alone writes all but the slots */
+	_Atomic uint64_t result_of; /* the call whose result is there */
+	_Atomic uint32_t awaits;    /* the rank that wakes rank 0; 0: none */
+	char result[TT_HUB_BYTES] __attribute__((aligned(2 * TT_CACHE_LINE)));
+	struct tt_hub_slot slot[];
+};
+struct tt_hub {
+	struct tt_list link;        /* in tt_collectives.hubs */
+	struct tutti *group;        /* NULL: closed */
+	int n, me;
+	struct tt_hub_memory *memory; /* NULL: not there yet, not mapped, or no longer */
+	struct tt_region *region;   /* rank 0's: registered with the net that leads to all others */
+	struct tt_peer *peer;       /* the others': through which it was mapped ... */
+	struct tt_key key;          /* ... by this key */
+	uint32_t made_in;           /* number of the call that makes the hub */
+	bool making, asked, able;
+	bool known, open;           /* the result is known; all ranks can use the hub */
+	bool asleep;                /* what my slot says */
+	bool used;
+	uint32_t last;              /* if used: the last call here */
+	int lost;                   /* 1 + rank 0's number in the job, if its memory is no longer there; 0: it is */
+	struct tt_list queue;       /* calls in their order: the first one uses the hub */
+	uint8_t from[];             /* rank 0's, while the hub is made: what came from each rank */
+};
+struct tt_hub_call {
+	struct tt_list turn;        /* in hub->queue */
+	int seen;                   /* rank 0: so many ranks have begun the call */
+	bool here, done;            /* my vector is there; I have the result */
+	struct tt_timer announce;
+};
+bool tt_hub_takes(const struct tutti *, size_t bytes); /* such a call goes through the hub, if the hub can be made */
+bool tt_hub_open(const struct tutti *, size_t bytes);  /* it can go there now */
+int tt_hub_make(struct tt_coll *, size_t bytes); /* like advance: 1 once it is known whether there is one */
+void tt_hub_close(struct tutti *);
+void tt_hub_sweep(struct tt_job *, bool all); /* frees closed hubs that no rank reads; all: also those in use */
+void tt_hub_lost(struct tt_job *, const struct tt_peer *); /* the peer is about to be disconnected */
 
 /* ---- blocks.c: on one host, each owner combines its block of all vectors, and brings it to all ranks ---- */
 
@@ -525,6 +574,7 @@ struct tt_allreduce {
 	struct tt_part *parts;      /* of the vector, or NULL */
 	union {
 		struct tt_direct direct;
+		struct tt_hub_call hub;
 		struct tt_hierarchy hierarchy;
 	};
 	struct tt_tune tune;
@@ -543,7 +593,8 @@ struct tt_algorithm {
 };
 /* Combines bytes of all mapped vectors into all of them, or into the root's (-1: none). */
 void tt_direct_store(const struct tt_segment *, const struct tt_exchange *, int root, size_t at, size_t len);
-extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring, tt_tree;
+extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_through_hub;
+extern const struct tt_algorithm tt_doubling, tt_rabenseifner, tt_ring, tt_tree;
 const char *tt_algorithm_name(uint64_t letter); /* by the third one, which a call holds; "unknown" */
 int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* ranks of each host that exchange slices */
 int tt_power_below(int n); /* the largest power of two that is at most n; n >= 1 */

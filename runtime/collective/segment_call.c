@@ -265,8 +265,10 @@ static void arm(struct tt_segment_call *v)
 		tt_timer_start(job, &v->announce, tt_now() + tt_time(job, TT_TIME_HEARTBEAT), announce);
 }
 
-bool tt_segment_call_poll(struct tt_segment_call *v, bool asleep)
+static bool poll(struct tt_coll *c, bool asleep)
 {
+	struct tt_segment_call *v = c->segment_call;
+
 	if (asleep)
 		arm(v);
 	else
@@ -294,7 +296,8 @@ void tt_segment_call_begin(struct tt_segment_call *v, struct tt_coll *c, size_t 
 	for (int i = 0; i < b->n; i++)
 		if (i != b->me)
 			tt_member_hold(tt_segment_member(b, i));
-	tt_coll_use_segment(c, v);
+	c->segment_call = v;
+	tt_coll_poll(c, poll);
 	c->may_leave_messages = true;
 }
 
@@ -314,7 +317,8 @@ void tt_segment_call_end(struct tt_segment_call *v, bool done)
 		tt_segment_complete(b, v->coll->seq);
 	else if (v->header)
 		tt_segment_done(b, v->coll->seq);
-	tt_coll_use_segment(v->coll, NULL);
+	v->coll->segment_call = NULL;
+	tt_coll_poll(v->coll, NULL);
 	for (int i = 0; i < b->n; i++)
 		if (i != b->me)
 			tt_member_let_go(tt_segment_member(b, i));

@@ -546,7 +546,7 @@ static void end_ranks(const pid_t *pid, int size)
 		waitpid(pid[i], &status, 0);
 }
 
-/* 256 are too many to share a segment; 64 share one, and so each connects to each. */
+/* 256 are too many to share memory; 64 share a hub. */
 static void meet(int n)
 {
 	static pid_t pid[PROCESSES];
