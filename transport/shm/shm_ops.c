@@ -18,7 +18,10 @@
 #include <sys/uio.h>
 
 enum step { MORE, ENDED, STUCK }; /* of an op: call again; it has left the queue; it cannot go on now */
-enum { BURST = 64 };
+enum {
+	BURST = 64,
+	COPIED = 4096, /* bytes of a message, up to which it is copied before a handler sees it */
+};
 
 static struct tt_shm_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_shm_peer, base); }
 
@@ -509,6 +512,22 @@ static void take_answer(struct tt_shm_peer *p, const struct tt_shm_line *line, c
 	}
 }
 
+/* The peer can still change what lies in the payload while a handler judges it. */
+static void take_message(struct tt_shm_peer *p, const struct tt_shm_line *line, const uint8_t *payload)
+{
+	uint8_t mine[COPIED] __attribute__((aligned(64)));
+	size_t len = payload ? line->extra : line->len;
+
+	if (len > (payload ? (size_t)TT_MESSAGE_MAX : TT_SHM_BODY)) {
+		tt_flight_lose(&p->ops, "it wrote a message that is too long");
+		return;
+	}
+	if (payload && len <= sizeof mine)
+		payload = memcpy(mine, payload, len);
+	if (p->base.net->events->message)
+		p->base.net->events->message(&p->base, payload ? payload : line->body, len);
+}
+
 static void take(struct tt_shm_peer *p, const struct tt_shm_line *line, const uint8_t *payload)
 {
 	switch (line->kind) {
@@ -522,9 +541,7 @@ static void take(struct tt_shm_peer *p, const struct tt_shm_line *line, const ui
 		take_add(p, line);
 		break;
 	case TT_FRAME_SEND:
-		if (p->base.net->events->message)
-			p->base.net->events->message(&p->base, payload ? payload : line->body,
-			                             payload ? line->extra : tt_min(line->len, TT_SHM_BODY));
+		take_message(p, line, payload);
 		break;
 	case TT_FRAME_REPLY:
 	case TT_FRAME_SUM:
