@@ -1,8 +1,15 @@
 /* unit_shm.c - what the transport contract cannot show of shared memory: what a peer can do to memory that both map */
 #include "tests/harness/cunit_main.h"
 #include "transport/shm/shm_private.h"
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 struct end { /* one of two nets of this process, which are connected */
 	struct tt_net *net;
@@ -113,9 +120,91 @@ static void test_too_long(void)
 	}
 }
 
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
+
+/* ---- a source whose page is slow to come ---- */
+
+enum { PAGE_SIZE = 4096, PAGES = 4 };
+
+struct slow { /* memory whose pages a thread brings */
+	int fd;
+	char *at;
+	const struct tt_shm_peer *writer;
+	uint64_t writing; /* what the lane said while a page was missing: into which region the writer stores */
+	int faults;
+};
+
+static void *bring_pages(void *arg)
+{
+	struct slow *s = arg;
+	struct pollfd f = { .fd = s->fd, .events = POLLIN };
+	struct uffd_msg m;
+
+	while (s->faults < PAGES && poll(&f, 1, 5000) > 0 && read(s->fd, &m, sizeof m) == sizeof m) {
+		struct uffdio_zeropage zero = { .range = { m.arg.pagefault.address & ~(uint64_t)(PAGE_SIZE - 1),
+		                                           PAGE_SIZE } };
+		s->writing |= atomic_load(&s->writer->out->writing);
+		s->faults++;
+		ioctl(s->fd, UFFDIO_ZEROPAGE, &zero);
+	}
+	return NULL;
+}
+
+static bool make_slow(struct slow *s)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register r = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+
+	s->fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+	if (s->fd < 0)
+		return false;
+	s->at = mmap(NULL, PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	r.range.start = (uintptr_t)s->at;
+	r.range.len = PAGES * PAGE_SIZE;
+	return s->at != MAP_FAILED && !ioctl(s->fd, UFFDIO_API, &api) && !ioctl(s->fd, UFFDIO_REGISTER, &r);
+}
+
+static void note_done(struct tt_op *op) { op->priv[0] = 1; }
+
+/* The owner waits for a store that has begun, and kills a process that does not end it. */
+static void test_slow_source(void)
+{
+	struct end e[2];
+	struct slow s = { 0 };
+	struct tt_region *region;
+	pthread_t thread;
+	struct tt_mem mem = { .len = PAGES * PAGE_SIZE, .gpu = -1 };
+
+	if (!make_slow(&s)) {
+		printf("left out: userfaultfd: %s\n", strerror(errno));
+		return;
+	}
+	connect_ends(e);
+	mem.base = tt_shm_make_file("test", mem.len, &mem.fd);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mem.base);
+	CU_ASSERT_EQUAL_FATAL(tt_shm.reg(e[1].net, &mem, 1, NULL, &region), 0);
+	s.writer = shm(&e[0]);
+	CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, bring_pages, &s), 0);
+	struct tt_op op = { .kind = TT_PUT, .local = s.at, .len = mem.len, .key = &region->key, .done = note_done };
+	tt_shm.post(e[0].peer, &op);
+	while (!op.priv[0])
+		progress(e);
+	pthread_join(thread, NULL);
+	CU_ASSERT(op.err == 0 && s.faults == PAGES);
+	CU_ASSERT_EQUAL(s.writing, 0);
+	close_ends(e);
+	close(mem.fd);
+	munmap(mem.base, mem.len);
+	munmap(s.at, mem.len);
+	close(s.fd);
+}
+
 static CU_TestInfo tests[] = {
 	{ "a message is copied before it is judged", test_copied },
 	{ "a message is too long", test_too_long },
+	{ "a put whose source is slow to come", test_slow_source },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {

@@ -20,6 +20,7 @@
 enum step { MORE, ENDED, STUCK }; /* of an op: call again; it has left the queue; it cannot go on now */
 enum {
 	BURST = 64,
+	PAGE = 4096,   /* bytes, or less than a page */
 	COPIED = 4096, /* bytes of a message, up to which it is copied before a handler sees it */
 };
 
@@ -146,12 +147,23 @@ static void stir(struct tt_shm_peer *p, size_t n)
 	p->copied += n;
 }
 
+/* Reading the source may wait for a disk. In the middle of a store, the owner would wait, too, and in the end kill this
+ * process. */
+static void fault_in(const char *from, size_t n)
+{
+	for (size_t at = 0; at < n; at += PAGE)
+		(void)*(const volatile char *)(from + at);
+	if (n)
+		(void)*(const volatile char *)(from + n - 1);
+}
+
 static enum step put_directly(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_found *f)
 {
 	size_t n = tt_min(op->len - p->at, TT_SHM_BUDGET);
 	char *from = (char *)op->local + p->at;
 	int err = 0;
 
+	fault_in(from, n);
 	if (n && !tt_shm_begin_write(p, f->id))
 		return refused(p, op, -ESTALE);
 	if (n && f->at)
