@@ -6,9 +6,12 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 struct end { /* one of two nets of this process, which are connected */
@@ -201,10 +204,111 @@ static void test_slow_source(void)
 	close(s.fd);
 }
 
+/* ---- whose process it is ---- */
+
+static pid_t lie;         /* the number of the process at the other end, as if it had been given out again; 0: no lie */
+static bool is_old;       /* a kernel that knows the number alone */
+static int opened, named; /* processes that the net watches, and the last one's number */
+
+int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
+int __real_epoll_ctl(int epoll, int op, int fd, struct epoll_event *);
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *);
+
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len) /* the linker's --wrap */
+{
+	enum { PEER_PIDFD = 77 };
+
+	if (is_old && name == PEER_PIDFD) {
+		errno = ENOPROTOOPT;
+		return -1;
+	}
+	int err = __real_getsockopt(fd, level, name, value, len);
+	if (!err && name == SO_PEERCRED && lie)
+		((struct ucred *)value)->pid = lie;
+	return err;
+}
+
+static int number_of(int pidfd)
+{
+	char path[64], line[128];
+	int pid = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+	if (!(f = fopen(path, "r")))
+		return 0;
+	while (fgets(line, sizeof line, f) && sscanf(line, "Pid: %d", &pid) != 1)
+		;
+	fclose(f);
+	return pid;
+}
+
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+	if (op == EPOLL_CTL_ADD && event->data.u64 & 1) {
+		opened++;
+		named = number_of(fd);
+	}
+	return __real_epoll_ctl(epoll, op, fd, event);
+}
+
+/* A process that connects and has ended when the net looks which process it is; alive: not yet. */
+static void knock(bool alive)
+{
+	struct end e;
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	socklen_t len;
+
+	open_end(&e);
+	len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+	                  (size_t)snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "tutti-%s",
+	                                   strrchr(e.net->addr, ':') + 1));
+	CU_ASSERT_EQUAL(connect(fd, (struct sockaddr *)&a, len), 0);
+	if (!alive)
+		close(fd);
+	opened = named = 0;
+	lie = getppid();
+	tt_shm.progress(e.net);
+	lie = 0;
+	if (alive)
+		close(fd);
+	tt_shm.close(e.net);
+}
+
+static void test_old_number(void)
+{
+	is_old = true;
+	knock(true);
+	CU_ASSERT(opened == 1 && named == getppid());
+	knock(false);
+	CU_ASSERT_EQUAL(opened, 0);
+	is_old = false;
+}
+
+static void test_number(void)
+{
+	int fd = -1, pair[2];
+	socklen_t len = sizeof fd;
+	bool has;
+
+	CU_ASSERT_EQUAL_FATAL(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+	has = !getsockopt(pair[0], SOL_SOCKET, 77, &fd, &len);
+	close(pair[0]);
+	close(pair[1]);
+	if (has)
+		close(fd);
+	knock(true);
+	CU_ASSERT(opened == 1 && named == (has ? getpid() : getppid()));
+}
+
 static CU_TestInfo tests[] = {
 	{ "a message is copied before it is judged", test_copied },
 	{ "a message is too long", test_too_long },
 	{ "a put whose source is slow to come", test_slow_source },
+	{ "a process's number is another one's", test_number },
+	{ "the same, on an older kernel", test_old_number },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {

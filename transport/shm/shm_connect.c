@@ -13,6 +13,7 @@
 #include "transport/fork.h"
 #include "transport/shm/shm_private.h"
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -27,7 +28,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { FILES = 3 };
+enum {
+	FILES = 3,
+	PEER_PIDFD = 77, /* SO_PEERPIDFD, which the system's headers may lack */
+};
 
 /* ---- names ---- */
 
@@ -264,6 +268,24 @@ void tt_shm_forbid_reading(const struct tt_shm_peer *p)
 	pthread_mutex_unlock(&naming);
 }
 
+/* Opens the process at the other end, whatever process its number stands for by now. Before Linux 6.5 the number is all
+ * that is known; but if another process has it, the first one has ended, and the socket has hung up. */
+static int open_process(const struct tt_shm_peer *p)
+{
+	struct pollfd ended = { .fd = p->fd };
+	int fd = -1;
+	socklen_t size = sizeof fd;
+
+	if (!getsockopt(p->fd, SOL_SOCKET, PEER_PIDFD, &fd, &size))
+		return tt_high_file(fd);
+	fd = tt_high_file((int)syscall(SYS_pidfd_open, p->pid, 0));
+	if (fd < 0 || poll(&ended, 1, 0) <= 0)
+		return fd;
+	close(fd);
+	errno = ESRCH;
+	return -1;
+}
+
 /* Asks the kernel which process is at the other end. */
 static bool know_process(struct tt_shm_peer *p)
 {
@@ -275,7 +297,7 @@ static bool know_process(struct tt_shm_peer *p)
 		return false;
 	p->pid = who.pid;
 	p->mine = who.pid == getpid();
-	p->pid_fd = p->mine ? -1 : tt_high_file((int)syscall(SYS_pidfd_open, p->pid, 0));
+	p->pid_fd = p->mine ? -1 : open_process(p);
 	if (!p->mine && p->pid_fd < 0 && errno == ESRCH)
 		return false;
 	snprintf(p->base.addr, sizeof p->base.addr, "process %d of this host", (int)p->pid);
