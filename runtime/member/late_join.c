@@ -106,25 +106,29 @@ void tt_late_join_admit(struct tt_member *m)
 	tt_watch_tell(job, m, TUTTI_JOINED);
 }
 
-/* For the person that starts newcomers: rank 0's address, which names the job, and those of other ranks. */
+/* For who starts newcomers, a person or `tutti run`: rank 0's address, which names the job, and those of other ranks.
+ * All of them fit in what `tutti run` takes. */
 void tt_late_join_say_where(const struct tt_job *job, enum tt_level level)
 {
 	const struct tt_members *all = tt_members(job);
-	char list[96 * (1 + NAMED)], addr[96];
+	char list[sizeof ((struct tt_saying *)0)->text], addr[96];
+	size_t len;
 	int n = 0;
 
 	if (!all->root || all->node_list)
 		return;
-	snprintf(list, sizeof list, "%s", all->root);
-	for (int i = 1; i < job->size && n < NAMED; i++) {
+	len = (size_t)snprintf(list, sizeof list, "%s", all->root);
+	for (int i = 1; i < job->size && n < NAMED && len + sizeof addr < sizeof list; i++) {
 		const struct tt_member *m = tt_member(job, i);
 		if (m->state >= TT_LEFT || !tt_address_find(m->addr, all->over, addr))
 			continue;
-		snprintf(list + strlen(list), sizeof list - strlen(list), ",%s", addr + strlen(all->over) + 1);
+		len += (size_t)sprintf(list + len, ",%s", addr + strlen(all->over) + 1);
 		n++;
 	}
-	if (n)
-		tt_log(level, "newcomers find this job by TUTTI_BOOT=%s", list);
+	if (!n)
+		return;
+	tt_log(level, "newcomers find this job by TUTTI_BOOT=%s", list);
+	tt_member_tell_run(job, TT_SAYS_BOOT, list);
 }
 
 /* The lowest rank that is left says how they come in from now on. */

@@ -5,8 +5,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { ALL = 1 /* the uid of the group of all ranks */ };
+
+void tt_member_tell_run(const struct tt_job *job, int what, const char *text)
+{
+	const char *pipe = tt_setting(&job->settings, TT_RUN_PIPE);
+	struct tt_saying s = { .what = what };
+	unsigned long long inode;
+	struct stat is;
+	int fd;
+
+	snprintf(s.text, sizeof s.text, "%s", text);
+	if (pipe && sscanf(pipe, "%d:%llu:%d", &fd, &inode, &s.rank) == 3 && !fstat(fd, &is) && is.st_ino == inode)
+		(void)!write(fd, &s, sizeof s); /* else the file was closed on the way, and is another one */
+}
 
 /* ---- joining ---- */
 
@@ -83,7 +98,7 @@ int tt_members_settle(struct tt_job *job)
 	if (err)
 		return err;
 	tt_heartbeat_start(job);
-	if (job->rank == 0)
+	if (job->rank == 0 || tt_members(job)->late)
 		tt_late_join_say_where(job, TT_INFO);
 	for (int i = 0; !tt_members(job)->late && i < job->size; i++) /* ranks that were lost while joining */
 		if (tt_member(job, i)->state == TT_GONE)

@@ -9,9 +9,11 @@ enum { TT_MEMBER_SLOT = 0, TT_GROUPS = 1024, TT_FREED_GROUPS = 256 };
 
 enum { TT_DOING = 200 }; /* bytes of the text in a PONG, with the zero */
 
-struct tt_eviction { /* what an evicted rank tells `tutti run`: one write, which a pipe takes as a whole */
-	int32_t rank;
-	char why[252];
+enum { TT_SAYS_EVICTED, TT_SAYS_BOOT }; /* the others have evicted the rank, and why; a TUTTI_BOOT for newcomers */
+
+struct tt_saying { /* what a rank tells `tutti run`: one write, which a pipe takes as a whole */
+	int32_t rank, what; /* the rank that `tutti run` started the process as */
+	char text[504];
 };
 
 struct tt_claim;

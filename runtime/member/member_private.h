@@ -211,13 +211,14 @@ static inline bool tt_is_new_life(const struct tt_member *m, uint32_t epoch)
 /* Until the table is here. Then others may have it, too, and use this rank before its joining thread goes on. */
 static inline bool tt_is_joining(const struct tt_job *job) { return !job->joined && !tt_members(job)->endpoints_sent; }
 
+void tt_member_tell_run(const struct tt_job *, int what, const char *text); /* member.c: a struct tt_saying */
 void tt_late_join_grow(struct tt_job *, int size);        /* so many ranks are known, at most tt_members.capacity */
 bool tt_late_join_make_room(struct tt_job *, int newcomers); /* rank 0 decided. False: no memory */
 void tt_late_join_take_number(struct tt_job *, int rank); /* this rank's own */
 void tt_late_join_admit(struct tt_member *);              /* sends it the table, and others the news */
 void tt_late_join_told(struct tt_member *from, struct tt_pack *); /* messages */
 void tt_late_join_news(struct tt_member *from, struct tt_pack *);
-void tt_late_join_say_where(const struct tt_job *, enum tt_level); /* logs by which TUTTI_BOOT newcomers come */
+void tt_late_join_say_where(const struct tt_job *, enum tt_level); /* by which TUTTI_BOOT newcomers come */
 void tt_late_join_without_root(const struct tt_job *);    /* rank 0 is gone */
 int tt_late_join_settle(struct tt_job *);                 /* once all addresses are known */
 

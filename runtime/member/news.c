@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 bool tt_member_is_there(const struct tt_job *job, int rank)
 {
@@ -222,19 +220,11 @@ bool tt_news_all_told(void *arg)
 /* Also to `tutti run`, which ends a process whose program does not notice, and to `tutti doctor`, which asks. */
 static void say_evicted(struct tt_job *job, const char *why)
 {
-	const char *pipe = tt_setting(&job->settings, TT_EVICTED_PIPE);
-	struct tt_eviction e = { .rank = job->rank };
-	unsigned long long inode;
-	struct stat is;
-	int fd;
-
 	if (tt_members(job)->evicted)
 		return;
 	tt_members(job)->evicted = tt_text_keep(job, why);
 	tt_log(TT_WARN, "the other ranks go on without this one: %s", why);
-	snprintf(e.why, sizeof e.why, "%.251s", why);
-	if (pipe && sscanf(pipe, "%d:%llu", &fd, &inode) == 2 && !fstat(fd, &is) && is.st_ino == inode)
-		(void)!write(fd, &e, sizeof e); /* else the file was closed on the way, and is another one */
+	tt_member_tell_run(job, TT_SAYS_EVICTED, why);
 }
 
 void tt_news_take_down(struct tt_member *from, struct tt_pack *p)

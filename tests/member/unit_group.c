@@ -467,25 +467,28 @@ static void program_evict(tutti *job)
 
 static void test_evict(void)
 {
-	struct tt_eviction e = { .rank = -1 };
+	struct tt_saying s = { .rank = -1 };
 	int told[2];
 	struct stat is;
 	char text[40];
 
 	CU_ASSERT_FATAL(!pipe(told) && !fstat(told[1], &is));
-	snprintf(text, sizeof text, "%d:%llu", told[1], (unsigned long long)is.st_ino + 1);
-	setenv("TUTTI_EVICTED_PIPE", text, 1); /* another file has that number by now */
+	snprintf(text, sizeof text, "%d:%llu:7", told[1], (unsigned long long)is.st_ino + 1);
+	setenv("TUTTI_RUN_PIPE", text, 1); /* another file has that number by now */
 	on_sim(program_evict, 4, 5 * DEADLINE);
-	snprintf(text, sizeof text, "%d:%llu", told[1], (unsigned long long)is.st_ino);
-	setenv("TUTTI_EVICTED_PIPE", text, 1);
+	snprintf(text, sizeof text, "%d:%llu:7", told[1], (unsigned long long)is.st_ino);
+	setenv("TUTTI_RUN_PIPE", text, 1);
 	CU_ASSERT_EQUAL(
 		run_real_ranks((struct ranks){ .size = 4, .timeout_ms = 5 * DEADLINE, .program = program_evict }), 0);
-	unsetenv("TUTTI_EVICTED_PIPE");
+	unsetenv("TUTTI_RUN_PIPE");
 	close(told[1]);
-	for (int i = 0; i < (only_verbs() ? 1 : 2); i++)
-		CU_ASSERT(read(told[0], &e, sizeof e) == sizeof e && e.rank == 2 &&
-		          !strcmp(e.why, "rank 2 was evicted by rank 1: it is in the way"));
-	CU_ASSERT_EQUAL(read(told[0], &e, sizeof e), 0);
+	for (int i = 0; i < 2 * (only_verbs() ? 1 : 2); i++) { /* rank 0 says where the job is, rank 2 is out */
+		CU_ASSERT(read(told[0], &s, sizeof s) == sizeof s && s.rank == 7);
+		CU_ASSERT(i % 2 ? s.what == TT_SAYS_EVICTED &&
+		                  !strcmp(s.text, "rank 2 was evicted by rank 1: it is in the way")
+		                : s.what == TT_SAYS_BOOT && strchr(s.text, ','));
+	}
+	CU_ASSERT_EQUAL(read(told[0], &s, sizeof s), 0);
 	close(told[0]);
 }
 

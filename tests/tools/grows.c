@@ -1,6 +1,6 @@
-/* grows.c - for hosts.sh and check-slurm: `grows RANKS VICTIM FILE`. Ranks train one number towards 3. The victim makes
- * FILE and dies by kill -9 at step 50, unless FILE is there. The others take in whoever comes in its place, and all
- * ranks end together. */
+/* grows.c - for hosts.sh and check-slurm: `grows RANKS VICTIM FILE [VICTIM FILE ...]`. Ranks train one number towards
+ * 3. The first victim makes its FILE and dies by kill -9 at step 50, unless FILE is there, the next one at step 100.
+ * The others take in whoever comes in its place, and all ranks end together. */
 #include <tutti.h>
 #include <signal.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ static void die_once(const char *file)
 
 int main(int argc, char **argv)
 {
-	int ranks = argc >= 4 ? atoi(argv[1]) : 0, victim = ranks ? atoi(argv[2]) : 0, joined = 0;
+	int ranks = argc >= 4 ? atoi(argv[1]) : 0, joined = 0;
 	tutti *job, *group;
 	tutti_change c;
 
@@ -56,8 +56,9 @@ int main(int argc, char **argv)
 	check(tutti_group_watch(job, NULL, NULL));
 	for (group = tutti_late(job) ? regroup(job) : job; state.step < STEPS || tutti_size(group) < ranks;) {
 		float sum[2] = { state.x - 3, 0 };
-		if (state.step == DEATH && tutti_rank(job) == victim)
-			die_once(argv[3]);
+		for (int i = 2; i + 1 < argc; i += 2)
+			if (state.step >= DEATH * i / 2 && tutti_rank(tutti_job(job)) == atoi(argv[i]))
+				die_once(argv[i + 1]);
 		while (tutti_group_next(job, &c) == 1)
 			joined |= c.what == TUTTI_JOINED;
 		sum[1] = (float)joined;

@@ -208,7 +208,7 @@ END
 			rm -f lives
 			run -n 2 $where --restart 2 sh ./rank "$1" "$2"
 			check "status" is $status "$3"
-			check "lives" lines lives $([ "$1" = 0 ] && echo 1 || echo 3)
+			check "lives" lines lives 3
 		done
 	done
 	run -n 2 --restart 2 sh -c '[ $TUTTI_RANK = 0 ] || [ -e died ] || { : > died; kill -9 $$; }'
@@ -227,11 +227,21 @@ of 3: 3.00
 of 3: 3.00"
 		check "it says so" has err 'rank 1 .* was killed by signal 9 (Killed), and is started again (1 of 1)'
 	done
-	rm -f died
-	run -n 3 --restart 1 --grace 0.2 "${tutti%/*}/tests/tools/grows" 3 0 died
-	check "rank 0's status" is $status 137
-	check "why rank 0 is not" has err \
-		'rank 0 .* (Killed), and is not started again: newcomers ask rank 0 for the others'
+}
+
+test_grow_0() { # rank 0 comes again as rank 3, and then as rank 4
+	for where in "" "--hosts a,b"; do
+		name="tutti run --restart: rank 0 dies, and comes again, and dies${where:+, on other hosts}"
+		rm -f died*
+		run -n 3 $where --restart 2 "${tutti%/*}/tests/tools/grows" 3 0 died 3 died3
+		check "status 0" is $status 0
+		check "all are there at the end, with one number" is "$(sed -n 's/^rank [0-9] //p' out | sort)" \
+			"of 3, late: 3.00
+of 3: 3.00
+of 3: 3.00"
+		check "it says so" has err 'rank 0 .* (Killed), and is started again as a new rank (1 of 2)'
+		check "twice" has err 'rank 0 .* (Killed), and is started again as a new rank (2 of 2)'
+	done
 }
 
 test_sshd() {
@@ -277,4 +287,4 @@ test_sshd() {
 	check "who may not come in is named" has err 'host nobody@localhost cannot be reached'
 }
 
-run_tests "seats node_file many job failures signals mistakes restart grow sshd" "$@"
+run_tests "seats node_file many job failures signals mistakes restart grow grow_0 sshd" "$@"

@@ -484,8 +484,8 @@ test_evicted() {
 	for deaf in '' "trap '' TERM;"; do
 		name="tutti run: evicted${deaf:+, deaf}"
 		run -n 2 --keep-going --grace 0.5 sh -c \
-			"$deaf [ \$TUTTI_RANK = 0 ] || { printf '\\1\\0\\0\\0rank 1 was evicted: a test' | dd bs=256 \
-				conv=sync of=/proc/self/fd/\${TUTTI_EVICTED_PIPE%:*} 2> /dev/null
+			"$deaf [ \$TUTTI_RANK = 0 ] || { printf '\\1\\0\\0\\0\\0\\0\\0\\0rank 1 was evicted: a test' | dd bs=512 \
+				conv=sync of=/proc/self/fd/\${TUTTI_RUN_PIPE%%:*} 2> /dev/null
 			while :; do sleep 0.1; done; }"
 		check "it says so, and why" has err \
 			'the other ranks go on without rank 1 (pid [0-9]*): rank 1 was evicted: a test; it has 500 ms to end'
@@ -504,7 +504,7 @@ test_evicted_again() {
 		[ ! -e again ] || exec sleep 1
 		: > again
 		kill -STOP $PPID
-		printf "\\1\\0\\0\\0" | dd bs=256 conv=sync of=/proc/self/fd/${TUTTI_EVICTED_PIPE%:*} 2> /dev/null
+		printf "\\1\\0\\0\\0" | dd bs=512 conv=sync of=/proc/self/fd/${TUTTI_RUN_PIPE%%:*} 2> /dev/null
 		(sleep 0.3; kill -CONT $PPID) &
 		exit 1'
 	check "status 0" is $status 0

@@ -231,7 +231,7 @@ static bool choose_boot(struct run *run)
 static bool is_own(const char *variable)
 {
 	static const enum tt_setting own[] = { TT_RANK, TT_SIZE, TT_LOCAL_RANK, TT_LOCAL_SIZE, TT_BOOT_FD,
-		                               TT_EVICTED_PIPE, TT_RSH };
+		                               TT_RUN_PIPE, TT_RSH };
 
 	for (size_t i = 0; i < TT_COUNT(own); i++) {
 		size_t len = strlen(tt_setting_info[own[i]].variable);

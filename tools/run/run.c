@@ -231,10 +231,10 @@ static int set_environment(struct run *run)
 	char text[40];
 
 	unsetenv(variable(TT_BOOT_FD)); /* of an outer job */
-	if (pipe2(run->evicted, O_CLOEXEC | O_NONBLOCK) || fstat(run->evicted[1], &is))
+	if (pipe2(run->told, O_CLOEXEC | O_NONBLOCK) || fstat(run->told[1], &is))
 		return -errno;
-	snprintf(text, sizeof text, "%d:%llu", run->evicted[1], (unsigned long long)is.st_ino);
-	setenv(variable(TT_EVICTED_PIPE), text, 1);
+	snprintf(text, sizeof text, "%d:%llu", run->told[1], (unsigned long long)is.st_ino);
+	setenv(variable(TT_RUN_PIPE), text, 1);
 	set_number(TT_SIZE, run->options.size);
 	set_number(TT_LOCAL_SIZE, run->options.ranks);
 	draw_secret();
@@ -281,6 +281,21 @@ static void restore_signals(const struct run *run)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* Rank 0 names its job, so a job under way takes the next life of rank 0 in as a new rank, by the addresses of other
+ * ranks. As long as no rank has told them, the job has not begun. */
+static void set_rank(const struct run *run, int rank)
+{
+	char pipe[64];
+
+	snprintf(pipe, sizeof pipe, "%s:%d", tt_env(TT_RUN_PIPE), rank);
+	setenv(variable(TT_RUN_PIPE), pipe, 1);
+	set_number(TT_RANK, rank);
+	if (rank || !*run->boot_list)
+		return;
+	setenv(variable(TT_RANK), "new", 1);
+	setenv(variable(TT_BOOT), run->boot_list, 1);
+}
+
 /* In the child. The order matters: once the keeper knows the group, no process can be left behind. */
 static _Noreturn void become_rank(struct run *run, int r, int in, const int out[2], int report)
 {
@@ -294,13 +309,13 @@ static _Noreturn void become_rank(struct run *run, int r, int in, const int out[
 	if (getppid() != run->self)
 		_exit(1);
 	close(run->life);
-	set_number(TT_RANK, o->first + r);
+	set_rank(run, o->first + r);
 	set_number(TT_LOCAL_RANK, r);
 	if (!r && run->boot >= 0) {
 		set_number(TT_BOOT_FD, run->boot);
 		fcntl(run->boot, F_SETFD, 0);
 	}
-	fcntl(run->evicted[1], F_SETFD, 0);
+	fcntl(run->told[1], F_SETFD, 0);
 	if (in >= 0 || !reads)
 		dup2(in >= 0 ? in : run->null, 0);
 	for (int i = 0; i < 2; i++)
@@ -435,10 +450,9 @@ static void take_report(struct run *run)
 
 /* Ranks that end. */
 
-/* Rank 0 is not: nobody listens at TUTTI_BOOT then, and its number is the one that a job cannot give anew. */
-static bool may_start_again(const struct run *run, int r)
+static bool may_start_again(const struct run *run)
 {
-	return run->stage == RUNNING && run->options.first + r > 0 && run->restarted < run->options.restarts;
+	return run->stage == RUNNING && run->restarted < run->options.restarts;
 }
 
 /* The pause doubles, so that a rank which fails at once is no storm; the first one gives the rank a later epoch. */
@@ -469,17 +483,16 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 		run->finished = true;
 		return;
 	}
-	bool again = may_start_again(run, r);
+	bool again = may_start_again(run);
 	if (again)
 		lengthen_pause(&run->ranks[r]);
 	if (run->stage < ENDING && (again || ++run->failed <= TOLD_MAX)) { /* else on purpose, or one of many */
 		char how[80] = "";
-		if (run->stage == RUNNING && run->options.restarts && !again && !(run->options.first + r))
-			strcpy(how, ", and is not started again: newcomers ask rank 0 for the others");
 		if (again) {
 			uint64_t pause = run->ranks[r].pause / PER_SECOND;
-			int n = snprintf(how, sizeof how, ", and is started again (%d of %d)", run->restarted + 1,
-			                 run->options.restarts);
+			bool renamed = !(run->options.first + r) && *run->boot_list;
+			int n = snprintf(how, sizeof how, ", and is started again%s (%d of %d)",
+			                 renamed ? " as a new rank" : "", run->restarted + 1, run->options.restarts);
 			if (pause)
 				snprintf(how + n, sizeof how - (size_t)n, " in %llu s", (unsigned long long)pause);
 		}
@@ -500,21 +513,40 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 	}
 }
 
-/* Ranks that were evicted: their programs may not notice, and nobody waits for what they do. */
-static void take_evicted(struct run *run)
+/* The programs of ranks that were evicted may not notice, and nobody waits for what they do. */
+static void take_evicted(struct run *run, const struct tt_saying *s)
 {
-	struct tt_eviction e;
+	int r = s->rank - run->options.first;
+	struct rank *rank = r >= 0 && r < run->count ? &run->ranks[r] : NULL;
 
-	while (read(run->evicted[0], &e, sizeof e) == sizeof e) {
-		int r = e.rank;
-		struct rank *rank = r >= run->options.first && r - run->options.first < run->count ?
-		                    &run->ranks[r - run->options.first] : NULL;
-		if (!rank || !rank->pid || rank->signal)
-			continue;
-		tt_run_say(run, "the other ranks go on without rank %d (pid %d): %.*s; it has %llu ms to end", r,
-		           (int)rank->pid, (int)sizeof e.why, e.why, (unsigned long long)(run->options.grace / TT_MS));
-		rank->signal = SIGTERM;
-		rank->ends = tt_now() + run->options.grace;
+	if (!rank || !rank->pid || rank->signal)
+		return;
+	tt_run_say(run, "the other ranks go on without rank %d (pid %d): %s; it has %llu ms to end", s->rank,
+	           (int)rank->pid, s->text, (unsigned long long)(run->options.grace / TT_MS));
+	rank->signal = SIGTERM;
+	rank->ends = tt_now() + run->options.grace;
+}
+
+/* A rank may be in another job, too: the first address, behind its transport's name, names the job. */
+static void take_boot_list(struct run *run, const char *list)
+{
+	const char *boot = tt_env(TT_BOOT);
+	size_t len = boot ? strlen(boot) : 0, first = strcspn(list, ",");
+
+	if (len && len <= first && !strncmp(list + first - len, boot, len))
+		snprintf(run->boot_list, sizeof run->boot_list, "%s", list);
+}
+
+static void take_told(struct run *run)
+{
+	struct tt_saying s;
+
+	while (read(run->told[0], &s, sizeof s) == sizeof s) {
+		s.text[sizeof s.text - 1] = 0;
+		if (s.what == TT_SAYS_EVICTED)
+			take_evicted(run, &s);
+		else if (s.what == TT_SAYS_BOOT)
+			take_boot_list(run, s.text);
 	}
 }
 
@@ -570,7 +602,7 @@ static void bury(struct run *run, int r)
 	run->groups->group[r] = 0;
 	waitpid(pid, &status, 0);
 	rank->pid = 0;
-	take_evicted(run); /* what it said last is not of the life that may come after it */
+	take_told(run); /* what it said last is not of the life that may come after it */
 	run->alive--;
 	for (int i = 0; i < 2; i++) { /* its output comes before our sentence; a pipe holds a megabyte at most */
 		for (size_t n = 0; n < (1 << 20) / 4096 && tt_run_read_stream(run, &rank->out[i]); n++)
@@ -830,7 +862,7 @@ static void serve(struct run *run)
 {
 	while (run->alive || has_text(&run->sinks[0]) || has_text(&run->sinks[1])) {
 		struct pollfd p[] = { wish_of(&run->sinks[0]), wish_of(&run->sinks[1]), { run->signals, POLLIN, 0 },
-			              { run->evicted[0], POLLIN, 0 }, { run->orders, POLLIN, 0 },
+			              { run->told[0], POLLIN, 0 }, { run->orders, POLLIN, 0 },
 			              { run->report, POLLIN, 0 } };
 		if (poll(p, TT_COUNT(p), wait_ms(run)) < 0 && errno != EINTR) { /* EINTR after a stop */
 			tt_run_say(run, "cannot wait for the ranks: %s", strerror(errno));
@@ -848,7 +880,7 @@ static void serve(struct run *run)
 		if (p[2].revents)
 			take_signals(run);
 		if (p[3].revents)
-			take_evicted(run);
+			take_told(run);
 		if (p[4].revents)
 			take_orders(run);
 		end_evicted(run);

@@ -97,7 +97,8 @@ struct run {
 	int report;        /* ranks write there why they cannot execute the program; -1: all of them run it */
 	bool refused;      /* one could not */
 	int orders;        /* an agent's: where its orders come from; -1: none */
-	int evicted[2];    /* a pipe: ranks write their number when the others have evicted them */
+	int told[2];       /* a pipe: what ranks tell, each a struct tt_saying */
+	char boot_list[512]; /* TUTTI_BOOT for newcomers, as ranks told last; "": none has joined yet */
 	/* The original values, which the ranks get: */
 	bool hup_ignored;
 	struct rlimit files;
