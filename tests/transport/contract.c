@@ -87,6 +87,7 @@ struct wire {
 	const char *name;
 	const struct tt_transport *t;
 	const char *devices; /* of the nets, in turn: "A,B"; NULL: the best */
+	const struct fake_device *plug; /* the only one that is there; NULL: those of fake_devices */
 	bool fake, cm;       /* the adapters are not there; librdmacm connects */
 };
 
@@ -1246,6 +1247,17 @@ static void test_get_of_words(struct bench *s)
 		for (size_t i = 0; i < words; i++)
 			CHECK(got[i] == halves[0] || got[i] == halves[1] || !got[i]);
 	}
+	s->never_arm = true; /* the owner computes: it changes them while a piece is here and the next one is not */
+	for (size_t first = 1; first < 8; first += 3) { /* from within a word to within another */
+		get(a, 0, first, a->local + first, words * 8 - 9);
+		for (int k = 0; !ended(s) && turn(s, &p); k++)
+			for (size_t i = 0; i < words; i++)
+				owned[i] = halves[k % 2];
+		CHECK(ended(s));
+		for (size_t i = 1; i < words - 2; i++)
+			CHECK(got[i] == halves[0] || got[i] == halves[1]);
+	}
+	s->never_arm = false;
 	if (s->t == &tt_shm)
 		words_to_odd_places(s);
 }
@@ -3469,6 +3481,7 @@ static bool run_once(const struct wire *w, const struct test *test, uint64_t see
 	tt_verbs_instead = w->fake ? &tt_fake_verbs : NULL;
 	slowness = w->t == &tt_verbs && !w->fake ? 6 : 1;
 	if (w->fake) {
+		fake_plug(w->plug ? w->plug : fake_devices, w->plug ? 1 : FAKE_DEVICES);
 		setenv("TUTTI_VERBS_CONNECT", w->cm ? "cm" : "tcp", 1);
 		fake_seed(seed);
 	}
@@ -3522,6 +3535,8 @@ static struct wire wires[] = {
 	{ .name = "fake-ib-cm", .t = &tt_verbs, .devices = "fake_ib0", .fake = true, .cm = true },
 	{ .name = "fake-roce-cm", .t = &tt_verbs, .devices = "fake_roce0", .fake = true, .cm = true },
 	{ .name = "fake-iwarp", .t = &tt_verbs, .devices = "fake_iwarp0", .fake = true },
+	{ .name = "fake-vpi-ib", .t = &tt_verbs, .devices = "fake_vpi0:1", .fake = true, .plug = &fake_vpi },
+	{ .name = "fake-vpi-roce", .t = &tt_verbs, .devices = "fake_vpi0:2", .fake = true, .plug = &fake_vpi },
 	{ .name = "verbs", .t = &tt_verbs }, /* real adapters: only by name */
 #endif
 };

@@ -225,7 +225,8 @@ static int query_port(struct ibv_context *c, uint8_t number, struct ibv_port_att
 	out->active_width = p->width;
 	out->active_speed = p->speed;
 	out->phys_state = p->state == IBV_PORT_ACTIVE ? 5 : 3; /* LinkUp, Disabled */
-	out->link_layer = d->kind == FAKE_IB ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
+	out->link_layer = fake_is_ethernet(context_of(c)->adapter, number) ? IBV_LINK_LAYER_ETHERNET :
+	                                                                     IBV_LINK_LAYER_INFINIBAND;
 	out->flags = p->grh ? IBV_QPF_GRH_REQUIRED : 0;
 	while (out->pkey_tbl_len < FAKE_PKEYS && p->pkeys[out->pkey_tbl_len])
 		out->pkey_tbl_len++;

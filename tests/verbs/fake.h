@@ -3,7 +3,8 @@
  * The structs and functions are the real ones (verbs_library.h). What real adapters leave free the fake decides by its
  * seed; what they forbid the fake punishes as they do:
  *
- * - Writes land in pieces, of whole words. Reads come when they like, after later writes too. Completions come late
+ * - Writes land in pieces, of whole words. Reads come when they like, after later writes too, and in packets, each read
+ *   at another moment: a read that begins within a word of 8 bytes tears words. Completions come late
  *   and in batches, in the order posted; on iWARP reads complete by themselves. A completion with an error has
  *   nonsense in all but wr_id, status, qp_num and vendor_err.
  * - Memory that is not registered, in another protection domain or without the right: LOC_PROT_ERR for the own,
@@ -57,12 +58,13 @@ struct fake_port {
 	struct fake_gid gids[FAKE_GIDS];
 	uint16_t pkeys[FAKE_PKEYS];  /* 0: none */
 	bool grh; /* a virtual port (SR-IOV): what comes or goes without a global header is lost */
+	bool ethernet;               /* of a FAKE_IB: it speaks RoCE, as a port of a VPI adapter may */
 };
 
 struct fake_device {
 	const char *name;
 	enum fake_kind kind;
-	int ports, numa;
+	int ports, numa, vectors;    /* vectors: of completions; 0: 4 */
 	uint32_t max_inline, max_message, max_wr, max_cqe, max_srq_wr;
 	int max_rd_atomic, max_sge, max_sge_rd;
 	bool swallows; /* what is posted to a queue pair in error never completes */
@@ -74,6 +76,8 @@ struct fake_device {
  * the second one down. A test copies and changes them. They are there at the beginning. */
 enum { FAKE_DEVICES = 4 };
 extern const struct fake_device fake_devices[FAKE_DEVICES];
+/* "fake_vpi0": port 1 is InfiniBand, port 2 Ethernet. It takes nothing inline, and has one vector of completions. */
+extern const struct fake_device fake_vpi;
 
 /* ---- the world ---- */
 void fake_seed(uint64_t seed);                 /* of all that follows; no fault is set, every count is 0 */

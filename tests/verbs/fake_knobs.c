@@ -28,6 +28,16 @@ const struct fake_device fake_devices[FAKE_DEVICES] = {
 		{ LINE, .state = IBV_PORT_ACTIVE, .gids = { { "fe80::ff:fe00:4", IBV_GID_TYPE_IB } } } } },
 };
 
+const struct fake_device fake_vpi = {
+	.name = "fake_vpi0", .kind = FAKE_IB, .ports = 2, .numa = 0, .vectors = 1, LIMITS(0, 1 << 30, 16),
+	.port = {
+		{ LINE, .state = IBV_PORT_ACTIVE, .lid = 8, .ip = "10.9.0.5", .gids = {
+			{ "fe80::2:c903:0:51", IBV_GID_TYPE_IB } } },
+		{ LINE, .state = IBV_PORT_ACTIVE, .ethernet = true, .gids = {
+			{ "fe80::ff:fe00:52", IBV_GID_TYPE_ROCE_V2 },
+			{ "::ffff:10.9.0.52", IBV_GID_TYPE_ROCE_V2 } } } },
+};
+
 /* ---- the world ---- */
 
 static void take_gid(struct fake_adapter *a, int port, int index)
@@ -57,7 +67,8 @@ static void plug(struct fake_adapter *a, const struct fake_device *d)
 		for (int i = 0; i < FAKE_GIDS; i++)
 			take_gid(a, port, i);
 	a->cm.adapter = a;
-	a->cm.base = (struct ibv_context){ .device = &a->base, .async_fd = -1, .cmd_fd = -1, .num_comp_vectors = 4 };
+	a->cm.base = (struct ibv_context){ .device = &a->base, .async_fd = -1, .cmd_fd = -1,
+		.num_comp_vectors = d->vectors ? d->vectors : 4 };
 	a->cm.base.ops.poll_cq = fake_poll_cq;
 	a->cm.base.ops.req_notify_cq = fake_req_notify_cq;
 	a->cm.base.ops.post_send = fake_post_send;

@@ -186,6 +186,11 @@ struct fake_qp *fake_find_qp(uint32_t number);
 char *fake_bytes(uint32_t key, uint64_t addr); /* where the bytes are, once fake_may() */
 bool fake_may(const struct ibv_pd *, uint32_t key, bool remote, uint64_t addr, uint64_t len, int access);
 
+static inline bool fake_is_ethernet(const struct fake_adapter *a, int port)
+{
+	return a->is.kind != FAKE_IB || a->is.port[port - 1].ethernet;
+}
+
 /* fake_qp.c */
 struct ibv_qp *fake_create_qp(struct ibv_pd *, struct ibv_qp_init_attr *);
 int fake_modify_qp(struct ibv_qp *, struct ibv_qp_attr *, int mask);

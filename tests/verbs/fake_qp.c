@@ -234,7 +234,7 @@ static bool is_known_change(bool iwarp, enum ibv_qp_state from, enum ibv_qp_stat
 static bool is_good_route(const struct fake_qp *q, const struct ibv_ah_attr *ah)
 {
 	const struct fake_adapter *a = q->context->adapter;
-	bool ethernet = a->is.kind != FAKE_IB;
+	bool ethernet = fake_port(a, ah->port_num) && fake_is_ethernet(a, ah->port_num);
 
 	if (!fake_port(a, ah->port_num) || ah->sl > (ethernet ? 7 : 15) || (ethernet ? !ah->is_global : !ah->dlid))
 		return false;

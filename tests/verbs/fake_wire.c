@@ -151,9 +151,10 @@ static bool has_gid(struct fake_qp *q, const struct fake_adapter *a, int port)
 	const struct ibv_ah_attr *ah = &q->attr.ah_attr;
 	const struct fake_port *from = &q->context->adapter->is.port[ah->port_num - 1], *to = &a->is.port[port - 1];
 	const struct fake_gid *mine = &from->gids[ah->grh.sgid_index];
-	bool near = from->subnet == to->subnet;
+	bool near = from->subnet == to->subnet, ethernet = fake_is_ethernet(a, port);
 
-	if (a->is.kind != q->context->adapter->is.kind || (a->is.kind == FAKE_IB && (!near || to->lid != ah->dlid)))
+	if (a->is.kind > FAKE_ROCE || ethernet != fake_is_ethernet(q->context->adapter, ah->port_num) ||
+	    (!ethernet && (!near || to->lid != ah->dlid)))
 		return false;
 	if (!ah->is_global)
 		return !from->grh && !to->grh;
@@ -293,12 +294,15 @@ static char *local(const struct fake_request *r, uint32_t at, size_t *n)
 	return NULL;
 }
 
-/* Whole words of the target's; but TCP, below iWARP, cuts anywhere. */
+/* A read takes the target's memory a packet at a time, wherever words begin; TCP, below iWARP, cuts anywhere. Others
+ * take whole words of the target's. */
 static size_t piece(const struct fake_qp *q, const struct fake_request *r)
 {
-	size_t left = r->len - r->at, n = 1 + fake_below(PIECE);
+	size_t left = r->len - r->at, n = 1 + fake_below(PIECE), packet = 128u << q->attr.path_mtu;
 
-	if (!is_iwarp(q))
+	if (!is_iwarp(q) && is_read(r))
+		n += -n % packet;
+	else if (!is_iwarp(q))
 		n += -(r->wr.wr.rdma.remote_addr + r->at + n) & 7;
 	return r->len == 8 || n > left ? left : n;
 }

@@ -45,6 +45,7 @@ enum {
 	TT_VERBS_RECEIVE_MAX = 16384, TT_VERBS_RECEIVES = 64 << 20, /* or more, if those of all peers take no more */
 	/* longer WRITEs and READs are cut: an adapter that loses 1 % of the packets gives up one of a megabyte */
 	TT_VERBS_PIECE = 256 << 10,
+	TT_VERBS_PACKET = 256,       /* bytes of a packet, at least */
 	TT_VERBS_TICK = 1 << 20,     /* fewer bytes are not worth a sign of life */
 	TT_VERBS_SIGNS = 32,         /* signs of life at most, while a net waits for an acknowledgement */
 	TT_VERBS_NOTIFY_MAX = 8192,  /* adaptive routing does not spread a longer WRITE with immediate */

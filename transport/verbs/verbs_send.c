@@ -181,14 +181,38 @@ static enum tt_verbs_outcome send_part(struct tt_verbs_peer *p, struct tt_op *op
 	return last ? TT_VERBS_WHOLE : TT_VERBS_MORE;
 }
 
+static uint64_t address_of(const struct tt_op *op, uint64_t at)
+{
+	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
+
+	return tt_get64(&pack) + op->offset + at;
+}
+
+static uint32_t key_of(const struct tt_op *op)
+{
+	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
+
+	tt_get64(&pack);
+	return tt_get32(&pack);
+}
+
+/* The target's adapter takes what a READ brings a packet at a time, from the READ's first byte on. If that one is not a
+ * word's first, words that change meanwhile are torn between two packets. So such a READ is of one packet, and the next
+ * one begins with a word. */
+static size_t keep_words_whole(const struct tt_op *op, uint64_t at, size_t n)
+{
+	uint64_t addr = address_of(op, at);
+
+	return addr % 8 && n > TT_VERBS_PACKET ? TT_VERBS_PACKET - addr % 8 : n;
+}
+
 /* An empty PUT has no key. An empty GET needs the right one all the same: rxe looks at it when it answers again. */
 static void set_place(struct ibv_send_wr *wr, const struct tt_op *op, uint64_t at)
 {
 	if (!op->len && op->kind == TT_PUT)
 		return;
-	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
-	wr->wr.rdma.remote_addr = tt_get64(&pack) + op->offset + at;
-	wr->wr.rdma.rkey = tt_get32(&pack);
+	wr->wr.rdma.remote_addr = address_of(op, at);
+	wr->wr.rdma.rkey = key_of(op);
 }
 
 /* Is the NOTIFY what comes next of this PUT? */
@@ -212,6 +236,9 @@ enum tt_verbs_outcome tt_verbs_move_piece(struct tt_verbs_peer *p, struct tt_op 
 	size_t n = tt_min(op->len - p->at, p->piece);
 	bool small = !get && goes_inline(p, op, n);
 
+	if (get)
+		n = keep_words_whole(op, p->at, n);
+
 	if (!small && n && !op->region) {
 		n = tt_min(n, TT_VERBS_BOUNCE);
 		if (!has_bounce(p))
@@ -232,8 +259,7 @@ enum tt_verbs_outcome tt_verbs_move_piece(struct tt_verbs_peer *p, struct tt_op 
 /* An ADD, or the next piece of a GET, which ends where a word does. */
 static enum tt_verbs_outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
 {
-	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
-	uint64_t addr = tt_get64(&pack) + op->offset + p->at;
+	uint64_t addr = address_of(op, p->at);
 	bool get = op->kind == TT_GET;
 	size_t n = tt_min(op->len - p->at, (p->message - sizeof(struct tt_verbs_head)) / 8 * 8 - addr % 8);
 
@@ -243,7 +269,7 @@ static enum tt_verbs_outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
 		op->priv[2] = 0; /* so many bytes have come */
 	p->asked[slot] = get ? (uint16_t)n : 0;
 	tt_verbs_chain_message(p, NULL, (struct tt_verbs_head){ .kind = get ? TT_VERBS_FETCH : TT_VERBS_ASK,
-		.slot = (uint8_t)slot, .rkey = htole32(tt_get32(&pack)),
+		.slot = (uint8_t)slot, .rkey = htole32(key_of(op)),
 		.addr = htole64(addr), .word = htole64(get ? n : op->operand) });
 	p->at += n;
 	return p->at == op->len ? TT_VERBS_WHOLE : TT_VERBS_MORE;
