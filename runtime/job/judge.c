@@ -131,6 +131,20 @@ static int judge_pkey(const struct tt_settings *s)
 	               text);
 }
 
+/* The adapter would still send again when the net has given the other rank up, and nobody would hear the cause. */
+static int judge_retry(const struct tt_settings *s)
+{
+	const char *text = tt_setting(s, TT_VERBS_RETRY), *silence = tt_setting(s, TT_SILENCE);
+	unsigned long long most = strtoull(silence, NULL, 10); /* 0: never */
+	int err = tt_setting_judge(s, TT_VERBS_RETRY);
+
+	if (err || !text || !most || strtoull(text, NULL, 10) <= most)
+		return err;
+	return tt_fail(-EINVAL, "%s=%s is more than %s, %s ms, after which a rank that does not answer is given up: "
+	               "raise %s, too", tt_setting_name(s, TT_VERBS_RETRY), text, tt_setting_name(s, TT_SILENCE),
+	               silence, tt_setting_name(s, TT_SILENCE));
+}
+
 int tt_judge_setting(const struct tt_settings *all, enum tt_setting s)
 {
 	struct tt_pin_rule rule;
@@ -143,6 +157,7 @@ int tt_judge_setting(const struct tt_settings *all, enum tt_setting s)
 	case TT_SECRET: return judge_secret(all);
 	case TT_TRANSPORTS: return judge_transports(all);
 	case TT_VERBS_PKEY: return judge_pkey(all);
+	case TT_VERBS_RETRY: return judge_retry(all);
 	default: return tt_setting_judge(all, s);
 	}
 }

@@ -946,6 +946,8 @@ static void test_variables(void)
 	REFUSED(-EINVAL, "TUTTI_PIN=banana|spread", "TUTTI_PIN=banana");
 	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names \"rdma\"|tutti info", "TUTTI_TRANSPORTS=shm,rdma");
 	REFUSED(-EINVAL, "TUTTI_PORTS=many|FIRST-LAST", "TUTTI_PORTS=many");
+	REFUSED(-EINVAL, "TUTTI_VERBS_RETRY=10001|TUTTI_SILENCE, 10000 ms|raise TUTTI_SILENCE, too",
+	        "TUTTI_SILENCE=10000", "TUTTI_VERBS_RETRY=10001");
 	REFUSED(-EINVAL, "TUTTI_SECRET has 5 bytes|16", "TUTTI_SECRET=short");
 	/* also without an adapter */
 	REFUSED(-EINVAL, "TUTTI_VERBS_PKEY=0x8000|like 0x8001", "TUTTI_VERBS_PKEY=0x8000"); /* a member of nothing */

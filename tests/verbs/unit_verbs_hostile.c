@@ -310,6 +310,7 @@ static const struct nonsense {
 	{ "not registered", { 7, 0, 0, 0, 1, 2, 3, 4, [16] = 8 }, 24, false },
 	{ "was not asked", { 4, 0, 200 }, 24, false },
 	{ "was not asked", { 8, 0, 200 }, 24, false },
+	{ "than it can have", { 5, [22] = 1 }, 24, false }, /* 2^48 bytes */
 };
 
 /* b's own queue pair says it, from inline data, which needs no key. */

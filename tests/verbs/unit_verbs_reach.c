@@ -368,7 +368,7 @@ static void test_narrow_job(void)
 static const struct {
 	uint16_t keys[2][FAKE_PKEYS];
 	const char *setting;
-	int index[2];      /* of the tables: what a and b take */
+	int index[2];      /* of the tables: where a and b talk */
 	const char *words; /* a's sentence; NULL: they connect */
 } partitions[] = {
 	{ { { 0x7fff, 0xffff }, { 0x7fff, 0xffff } }, NULL, { 1, 1 }, NULL },
@@ -376,9 +376,13 @@ static const struct {
 	{ { { 0xffff, 0x0005, 0x8005 }, { 0xffff, 0x8005 } }, "0x8005", { 2, 1 }, NULL },
 	{ { { 0xffff, 0x0005, 0x8005 }, { 0xffff, 0x0005 } }, "5", { 2, 1 }, NULL },
 	{ { { 0x7fff }, { 0xffff } }, NULL, { 0, 0 }, NULL },
-	{ { { 0x7fff }, { 0x7fff } }, NULL, { 0, 0 }, "are limited members of the partition 0x7fff" },
-	{ { { 0x8001 }, { 0x8002 } }, NULL, { 0, 0 }, "its port is in the partition 0x8002 and this side's, fake_a:1, "
-	                                               "in 0x8001: set TUTTI_VERBS_PKEY" },
+	{ { { 0x7fff, 0x8001 }, { 0xffff } }, NULL, { 0, 0 }, NULL }, /* the one partition of a host that serves all */
+	{ { { 0xffff, 0x8002 }, { 0x7fff, 0x8001 } }, NULL, { 0, 0 }, NULL },
+	{ { { 0x8001, 0x8002, 0x8003 }, { 0x8003, 0x8002 } }, NULL, { 1, 1 }, NULL },
+	{ { { 0x7fff, 0x0001 }, { 0x7fff, 0x8001 } }, NULL, { 1, 1 }, NULL },
+	{ { { 0x7fff }, { 0x7fff } }, NULL, { 0, 0 }, "that both have, one of them as a full member (0x8000 is set)" },
+	{ { { 0x8001, 0x7fff }, { 0x8002 } }, NULL, { 0, 0 },
+	  "its port has the partition keys 0x8002, and this side's, fake_a:1, has 0x8001, 0x7fff: " },
 };
 
 static void test_partitions(void)
@@ -399,9 +403,6 @@ static void test_partitions(void)
 			setenv("TUTTI_VERBS_PKEY", partitions[i].setting, 1);
 		fake_seed(i);
 		CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
-		for (int k = 0; k < 2; k++)
-			CU_ASSERT_EQUAL(tt_container_of(nets[k].net, struct tt_verbs, base)->port.pkey_index,
-			                partitions[i].index[k]);
 		connect_to(1);
 		UNTIL(nets[0].ups + nets[0].downs == 1);
 		CU_ASSERT(nets[0].ups == !partitions[i].words);
@@ -409,6 +410,8 @@ static void test_partitions(void)
 			CU_ASSERT(says(nets[0].why, partitions[i].words));
 		} else {
 			UNTIL(nets[1].ups == 1);
+			for (int k = 0; k < 2; k++)
+				CU_ASSERT_EQUAL(fake_attr(qp_of(fake_context(k))).pkey_index, partitions[i].index[k]);
 			put_across();
 		}
 		close_nets();
@@ -500,6 +503,68 @@ static void test_inline(void)
 	plug_default();
 }
 
+/* A job over adapters without inline data, and with one vector of completions: each message comes from memory. */
+static void without_inline(void)
+{
+	struct fake_device d = fake_devices[IB];
+
+	for (int i = 0; i < FAKE_DEVICES; i++)
+		if (!strcmp(fake_devices[i].name, devices[0]))
+			d = fake_devices[i];
+	d.max_inline = 0;
+	d.vectors = 1;
+	fake_plug(&d, 1);
+	atomic_store(&cut_now, 1); /* the link stays */
+	row_name = "without inline data";
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "verbs", .devices = d.name,
+	                                          .silence_ms = 1000, .program = sum_on }), 0);
+	unsetenv("TUTTI_VERBS_DEVICES");
+	fake_plug(fake_devices, FAKE_DEVICES);
+}
+
+static void test_without_inline(void) { each_way(without_inline); }
+
+/* ---- a VPI adapter: one port is InfiniBand, the other one Ethernet ---- */
+
+static uint8_t link_of(int i) { return tt_container_of(nets[i].net, struct tt_verbs, base)->port.attr.link_layer; }
+
+static void test_vpi(void)
+{
+	struct fake_device two[2] = { fake_vpi, fake_devices[ROCE] };
+	struct tt_device list[4];
+	char name[TT_DEVICE_NAME];
+
+	row_name = "VPI";
+	fake_plug(two, 2);
+	choose(0, name);
+	CU_ASSERT_STRING_EQUAL(name, "fake_vpi0:1");
+	CU_ASSERT_EQUAL(tt_verbs.list(list, 4), 4);
+	CU_ASSERT(says(list[1].note, "all ranks take InfiniBand, as fake_vpi0:1, before RoCE"));
+	for (uint64_t seed = 0; seed < SEEDS; seed++) { /* its Ethernet port reaches RoCE, not its other port */
+		fake_seed(seed);
+		devices[0] = "fake_vpi0:2";
+		devices[1] = "fake_roce0";
+		devices[2] = "fake_vpi0:1";
+		for (int i = 0; i < NETS; i++)
+			CU_ASSERT_FATAL(open_one(i) == 0);
+		CU_ASSERT(link_of(0) == IBV_LINK_LAYER_ETHERNET && link_of(2) == IBV_LINK_LAYER_INFINIBAND);
+		connect_to(1);
+		connect_to(2);
+		UNTIL(nets[0].ups == 1 && nets[1].ups == 1 && nets[0].downs == 1);
+		CU_ASSERT(says(nets[0].why, "its port is InfiniBand and this side's, fake_vpi0:2, is RoCE"));
+		fake_port_state("fake_vpi0", 1, IBV_PORT_DOWN); /* what happens to the other port is no news */
+		settle();
+		CU_ASSERT(!*tt_container_of(nets[0].net, struct tt_verbs, base)->unfit.text);
+		put_across();
+		nets[0].peer[2] = nets[2].peer[0] = NULL;
+		close_nets();
+		choose(0, name);
+		CU_ASSERT(strcmp(name, "fake_vpi0:1") != 0);
+		fake_port_state("fake_vpi0", 1, IBV_PORT_ACTIVE);
+	}
+	plug_default();
+}
+
 /* ---- no memory for completions ---- */
 
 static atomic_bool out_of_memory;
@@ -530,7 +595,7 @@ static CU_TestInfo reach_tests[] = {
 	{ "sockets", test_sockets }, { "pool", test_pool },
 	{ "a small MTU", test_small_mtu }, { "a job behind a small MTU", test_narrow_job },
 	{ "partitions", test_partitions }, { "virtual ports", test_virtual }, { "read only", test_read_only },
-	{ "inline", test_inline },
+	{ "inline", test_inline }, { "a job without inline data", test_without_inline }, { "VPI", test_vpi },
 	{ "no memory", test_no_memory }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "reach", NULL, NULL, NULL, NULL, reach_tests }, CU_SUITE_INFO_NULL };

@@ -26,7 +26,9 @@ int tt_verbs_connect(struct tt_net *base, const char *addr, struct tt_peer **out
 static const struct { size_t at, size; } fields[] = { /* in the order of the wire; numbers are little endian */
 	FIELD(refused), FIELD(number), FIELD(psn), FIELD(piece), FIELD(lid), FIELD(credits), FIELD(receive),
 	FIELD(link), FIELD(gid_type), FIELD(mtu), FIELD(reads), FIELD(answers), FIELD(flags), FIELD(gid),
-	FIELD(address), FIELD(cookie), FIELD(word.addr), FIELD(word.rkey), FIELD(pkey),
+	FIELD(address), FIELD(cookie), FIELD(word.addr), FIELD(word.rkey),
+	FIELD(pkeys[0]), FIELD(pkeys[1]), FIELD(pkeys[2]), FIELD(pkeys[3]), FIELD(pkeys[4]), FIELD(pkeys[5]),
+	FIELD(pkeys[6]), FIELD(pkeys[7]),
 };
 
 static void copy_field(char *to, const char *from, size_t size)
@@ -102,27 +104,54 @@ static bool is_sane(const struct tt_verbs_end *e)
 	       e->receive >= 256 && e->mtu >= IBV_MTU_256 && e->mtu <= IBV_MTU_4096;
 }
 
-/* NULL: packets of the one port's partition are let into the other. Else why not. */
-static const char *judge_partition(const struct tt_verbs *net, uint16_t theirs, char *why, size_t size)
+/* Of two partition keys: 0, the ends may not talk in this partition, or it is not the same; else the more, the worse.
+ * The other end, which has the lists the other way round, finds the same. */
+static unsigned rate_partition(uint16_t a, uint16_t b, int places)
 {
-	uint16_t ours = net->port.pkey;
+	if (!a || (a ^ b) & TT_VERBS_PARTITION || !((a | b) & TT_VERBS_FULL))
+		return 0;
+	bool both = a & b & TT_VERBS_FULL;
+	return (both ? 1u : 2u) << 24 | (unsigned)places << 16 | (a & TT_VERBS_PARTITION);
+}
 
-	if (net->cm || !ours || !theirs) /* librdmacm has its own; who knows of no partition finds out by the probe */
+static void name_pkeys(const uint16_t *keys, char text[80])
+{
+	*text = 0;
+	for (int i = 0; i < TT_VERBS_PKEYS && keys[i]; i++)
+		sprintf(text + strlen(text), "%s0x%04x", i ? ", " : "", keys[i]);
+}
+
+/* NULL: there is a partition in which both ends may talk, and *index is that of its key. Else why not. */
+static const char *choose_partition(const struct tt_verbs *net, const struct tt_verbs_end *e, uint16_t *index,
+                                    char *why, size_t size)
+{
+	const uint16_t *ours = net->port.pkeys, *theirs = e->pkeys;
+	char our_names[80], their_names[80];
+	unsigned best = 0;
+
+	*index = net->port.pkey_at[0];
+	if (net->cm || !*ours || !*theirs) /* librdmacm has its own; who knows of no partition finds out by the probe */
 		return NULL;
-	if ((ours ^ theirs) & TT_VERBS_PARTITION)
-		snprintf(why, size, "its port is in the partition 0x%04x and this side's, %s, in 0x%04x: set "
-		         "TUTTI_VERBS_PKEY to a partition of both", theirs, net->name, ours);
-	else if (!((ours | theirs) & TT_VERBS_FULL))
-		snprintf(why, size, "both ports, this side's is %s, are limited members of the partition 0x%04x, and "
-		         "limited members do not talk: let the subnet manager make them full members, or set "
-		         "TUTTI_VERBS_PKEY to another partition", net->name, ours);
-	else
+	for (int i = 0; i < TT_VERBS_PKEYS; i++)
+		for (int k = 0; k < TT_VERBS_PKEYS; k++) {
+			unsigned rate = rate_partition(ours[i], theirs[k], i + k);
+			if (!rate || (best && best < rate))
+				continue;
+			best = rate;
+			*index = net->port.pkey_at[i];
+		}
+	if (best)
 		return NULL;
+	name_pkeys(ours, our_names);
+	name_pkeys(theirs, their_names);
+	snprintf(why, size, "its port has the partition keys %s, and this side's, %s, has %s: two ports talk in a "
+	         "partition that both have, one of them as a full member (0x8000 is set). Look at the subnet manager "
+	         "and at TUTTI_VERBS_PKEY", their_names, net->name, our_names);
 	return why;
 }
 
 /* NULL: the two ends suit each other. Else why not. */
-static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_end *e, char *why, size_t size)
+static const char *judge(struct tt_verbs_peer *p, const struct tt_verbs_end *e, char *why, size_t size)
 {
 	const struct tt_verbs_port *port = &p->net->port;
 
@@ -145,7 +174,7 @@ static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_en
 	else if (!e->answers || !e->reads)
 		snprintf(why, size, "its adapter serves no RDMA READ");
 	else
-		return judge_partition(p->net, e->pkey, why, size);
+		return choose_partition(p->net, e, &p->pkey_index, why, size);
 	return why;
 }
 
@@ -153,7 +182,7 @@ static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_en
 static void take_terms(struct tt_verbs_peer *p)
 {
 	struct tt_verbs_end e = unpack_terms((const char *)p->terms);
-	char text[300], gid[INET6_ADDRSTRLEN];
+	char text[430], gid[INET6_ADDRSTRLEN];
 	const char *why = judge(p, &e, text, sizeof text);
 
 	if (why) {

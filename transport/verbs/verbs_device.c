@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { PORTS_MAX = 64 };
+enum { PORTS_MAX = 64, PKEYS_MAX = 128 };
 
 struct port { /* of any device */
 	char device[IBV_SYSFS_NAME_MAX], name[IBV_SYSFS_NAME_MAX + 8]; /* "mlx5_0", "mlx5_0:2" */
@@ -98,28 +98,46 @@ static int choose_gid(const struct tt_verbs_library *l, struct ibv_context *devi
 
 /* The port */
 
-/* The upper bit tells a full member of a partition from a limited one. Two limited members do not talk, so the first
- * entry of a full member is taken, as UCX does, and the first one of a limited member where there is no other. */
-static int choose_pkey(const struct tt_verbs_library *l, struct ibv_context *device, struct tt_verbs_port *port)
+/* Those of full members first: two limited members do not talk. false: the port's list has the partition, or is full */
+static bool add_pkey(struct tt_verbs_port *port, int n, uint16_t key, int index)
+{
+	for (int i = 0; i < n; i++)
+		if (!((port->pkeys[i] ^ key) & TT_VERBS_PARTITION))
+			return false;
+	if (n == TT_VERBS_PKEYS)
+		return false;
+	port->pkeys[n] = key;
+	port->pkey_at[n] = (uint16_t)index;
+	return true;
+}
+
+/* The upper bit tells a full member of a partition from a limited one. Two ports may be in several partitions, and in
+ * some of them both as limited members: so the two ends choose. */
+static int list_pkeys(const struct tt_verbs_library *l, struct ibv_context *device, struct tt_verbs_port *port)
 {
 	const char *set = tt_env(TT_VERBS_PKEY);
 	long wanted = set ? strtol(set, NULL, 0) & TT_VERBS_PARTITION : 0;
+	uint16_t keys[PKEYS_MAX] = { 0 };
 	char table[80] = "";
 	__be16 entry;
+	int n = 0;
 
-	port->pkey = 0;
-	for (int i = 0; i < port->attr.pkey_tbl_len && !(port->pkey & TT_VERBS_FULL); i++) {
+	memset(port->pkeys, 0, sizeof port->pkeys);
+	memset(port->pkey_at, 0, sizeof port->pkey_at);
+	for (int i = 0; i < port->attr.pkey_tbl_len && i < PKEYS_MAX; i++) {
 		size_t used = strlen(table);
 		uint16_t key = l->query_pkey(device, port->number, i, &entry) ? 0 : be16toh(entry);
 		if (!(key & TT_VERBS_PARTITION))
 			continue;
 		snprintf(table + used, sizeof table - used, "%s0x%04x", used ? ", " : "", key);
-		if ((set && (key & TT_VERBS_PARTITION) != wanted) || (port->pkey && !(key & TT_VERBS_FULL)))
-			continue;
-		port->pkey_index = i;
-		port->pkey = key;
+		keys[i] = !set || (key & TT_VERBS_PARTITION) == wanted ? key : 0;
 	}
-	return set && !port->pkey ?
+	for (int i = 0; i < 2 * PKEYS_MAX; i++) {
+		uint16_t key = keys[i % PKEYS_MAX];
+		if (key && (i < PKEYS_MAX) == !!(key & TT_VERBS_FULL))
+			n += add_pkey(port, n, key, i % PKEYS_MAX);
+	}
+	return set && !n ?
 	       tt_fail(-ENODEV, "it has no partition key %s (TUTTI_VERBS_PKEY); it has %s", set, table) : 0;
 }
 
@@ -137,7 +155,7 @@ static int read_port(const struct tt_verbs_library *l, struct ibv_context *devic
 		return tt_fail(-EIO, "its port %u cannot be asked", port->number);
 	if (port->attr.state != IBV_PORT_ACTIVE)
 		return tt_fail(-ENODEV, "its port %u is %s", port->number, state_name(port->attr.state));
-	err = choose_pkey(l, device, port);
+	err = list_pkeys(l, device, port);
 	return err ? err : choose_gid(l, device, port);
 }
 

@@ -47,6 +47,7 @@ enum {
 	TT_VERBS_PIECE = 256 << 10,
 	TT_VERBS_PACKET = 256,       /* bytes of a packet, at least */
 	TT_VERBS_TICK = 1 << 20,     /* fewer bytes are not worth a sign of life */
+	TT_VERBS_MOVED_BITS = 48,    /* of the bytes that one says have moved */
 	TT_VERBS_SIGNS = 32,         /* signs of life at most, while a net waits for an acknowledgement */
 	TT_VERBS_NOTIFY_MAX = 8192,  /* adaptive routing does not spread a longer WRITE with immediate */
 	TT_VERBS_BOUNCE = 16 << 10, TT_VERBS_BOUNCES = 128, /* the arena for memory that is not registered */
@@ -59,7 +60,8 @@ enum {
 	TT_VERBS_BUCKETS = 256, TT_VERBS_KEYS = 1024,
 	TT_VERBS_SLAB = 16,          /* shares that are registered together, at most */
 	TT_VERBS_FULL = 0x8000, TT_VERBS_PARTITION = 0x7fff, /* of a partition key: a full member; which partition */
-	TT_VERBS_TERMS_SIZE = 138, TT_VERBS_ADDRESS = 64, TT_VERBS_COOKIE = 16,
+	TT_VERBS_PKEYS = 8,          /* partitions that two ends choose from */
+	TT_VERBS_TERMS_SIZE = 136 + 2 * TT_VERBS_PKEYS, TT_VERBS_ADDRESS = 64, TT_VERBS_COOKIE = 16,
 };
 
 enum tt_verbs_kind { TT_VERBS_PART = 1, TT_VERBS_MESSAGE, TT_VERBS_ASK, TT_VERBS_ANSWER, TT_VERBS_WORD,
@@ -94,7 +96,7 @@ struct tt_verbs_end { /* what one end says of itself when the other has proven i
 	char address[TT_VERBS_ADDRESS]; /* where librdmacm listens, "10.0.0.7:4000"; empty: it is not used */
 	uint8_t cookie[TT_VERBS_COOKIE];
 	struct tt_verbs_place word; /* iWARP: that may be read */
-	uint16_t pkey;              /* of its partition; 0: it knows none */
+	uint16_t pkeys[TT_VERBS_PKEYS]; /* of its partitions, then zeros */
 };
 
 enum tt_verbs_outcome { TT_VERBS_MORE, TT_VERBS_WHOLE, TT_VERBS_STARVED }; /* chained of an op; the arena has no room */
@@ -103,8 +105,8 @@ enum { TT_VERBS_ALL_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | 
 
 struct tt_verbs_port { /* what the settings and the device say */
 	uint8_t number;
-	int gid_index, pkey_index;
-	uint16_t pkey;              /* 0: the port has none */
+	int gid_index;
+	uint16_t pkeys[TT_VERBS_PKEYS], pkey_at[TT_VERBS_PKEYS]; /* of its partitions, then zeros; their indexes */
 	uint8_t sl, traffic_class;
 	enum ibv_gid_type gid_type;
 	union ibv_gid gid;
@@ -203,6 +205,7 @@ struct tt_verbs_peer {
 	struct rdma_cm_id *id;
 	uint8_t cookie[TT_VERBS_COOKIE]; /* the acceptor's */
 	struct tt_verbs_place word;
+	uint16_t pkey_index;        /* of the partition in which both ends may talk */
 	uint8_t reads, serves;      /* READs that this end asks for, and serves, at once */
 
 	struct ibv_qp *qp;

@@ -46,7 +46,7 @@ static struct ibv_qp *create_queue(struct tt_verbs *net, struct tt_verbs_peer *p
 int tt_verbs_init_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 {
 	const struct tt_verbs *net = p->net;
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .pkey_index = (uint16_t)net->port.pkey_index,
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .pkey_index = net->port.pkey_at[0],
 		.port_num = net->port.number, .qp_access_flags = net->iwarp ? RIGHTS : 0 };
 	int err = net->library->modify_qp(p->qp, &attr,
 		IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -63,8 +63,9 @@ int tt_verbs_init_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 		.mtu = (uint8_t)net->port.attr.active_mtu, .gid = net->port.gid,
 		.reads = (uint8_t)tt_min((size_t)net->attr.max_qp_init_rd_atom, 255),
 		.answers = (uint8_t)tt_min((size_t)net->attr.max_qp_rd_atom, 255),
-		.flags = net->port.attr.flags & IBV_QPF_GRH_REQUIRED, .pkey = net->port.pkey,
+		.flags = net->port.attr.flags & IBV_QPF_GRH_REQUIRED,
 	};
+	memcpy(mine->pkeys, net->port.pkeys, sizeof mine->pkeys);
 	return 0;
 }
 
@@ -132,14 +133,15 @@ int tt_verbs_join_queue(struct tt_verbs_peer *p, const struct tt_verbs_end *them
 		.qp_state = IBV_QPS_RTR, .path_mtu = (enum ibv_mtu)tt_min(them->mtu, net->port.attr.active_mtu),
 		.dest_qp_num = them->number, .rq_psn = them->psn, .max_dest_rd_atomic = p->serves,
 		.min_rnr_timer = RNR_TIMER, .ah_attr = path_to(net, them),
-		.qp_access_flags = RIGHTS,
+		.qp_access_flags = RIGHTS, .pkey_index = p->pkey_index,
 	}, send = {
 		.qp_state = IBV_QPS_RTS, .sq_psn = p->psn, .timeout = ack_timeout(net), .retry_cnt = TT_VERBS_RETRIES,
 		.rnr_retry = RNR_FOREVER, .max_rd_atomic = p->reads,
 	};
 	int err = net->library->modify_qp(p->qp, &ready,
 		IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_ACCESS_FLAGS |
-		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |
+		(them->link == IBV_LINK_LAYER_INFINIBAND ? IBV_QP_PKEY_INDEX : 0));
 
 	if (!err)
 		err = net->library->modify_qp(p->qp, &send, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |

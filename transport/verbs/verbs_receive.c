@@ -99,6 +99,15 @@ static bool take_credits(struct tt_verbs_peer *p, unsigned n)
 	return false;
 }
 
+/* An end whose adapter moves 50 GB/s, and which could not say so, would take an hour and a half for so many. */
+static void take_sign(struct tt_verbs_peer *p, uint64_t moved)
+{
+	if (moved >> TT_VERBS_MOVED_BITS)
+		tt_verbs_lose(p, -EPROTO, "it claims to have moved more bytes than it can have");
+	else
+		p->base.received += moved;
+}
+
 static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 {
 	const char *bytes = receive_at(p->net, wc->wr_id);
@@ -125,7 +134,7 @@ static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 	case TT_VERBS_ANSWER:
 	case TT_VERBS_BYTES: take_answer(p, &h, bytes + sizeof h, wc->byte_len - sizeof h); return;
 	case TT_VERBS_NOTIFY: tell_notify(p, (uint32_t)le64toh(h.word)); return;
-	case TT_VERBS_WORD: p->base.received += le64toh(h.word); return;
+	case TT_VERBS_WORD: take_sign(p, le64toh(h.word)); return;
 	default: tt_verbs_lose(p, -EPROTO, "it sent a message of no known kind");
 	}
 }
