@@ -1426,8 +1426,8 @@ int tutti_gossip_score(tutti_gossip *, const char *name); /* 10 to 1000; -ENOENT
  * Readers are ranks of the publisher's job. So that readers cannot disturb a training job, the publisher's process
  * joins a second job beside it, as rank 0 of 1 with a `boot` of its own. Readers join that job as new ranks.
  *
- * One thread at a time calls publish, begin and commit of a publisher, or fetch of a reader; the other functions may be
- * called meanwhile. Memory of a GPU is -ENOTSUP.
+ * One thread at a time calls publish, begin and commit of a publisher, or fetch and update of a reader; the other
+ * functions may be called meanwhile. Memory of a GPU is -ENOTSUP.
  * Source: a sequence lock (Lameter 2005; Boehm, MSPC 2012); holds are hazard pointers (Michael 2004) with an end. */
 typedef struct tutti_publisher tutti_publisher;
 typedef struct tutti_reader tutti_reader;
@@ -1445,7 +1445,9 @@ typedef struct tutti_publisher_config { /* zeros are the defaults */
 	                           * its buffer: longer than a fetch takes; 0: 5000 */
 	uint64_t generation;      /* readers compare versions within one generation; 0: the time of the opening. A
 	                           * process that publishes under the name after another one has another one */
-	uint64_t reserved[6];
+	double deltas;            /* memory for deltas, which tutti_reader_update takes, as a part of the tensors'
+	                           * bytes, up to 16: 0.5 is half of these bytes. 0: no deltas */
+	uint64_t reserved[5];
 } tutti_publisher_config;
 /* Opens a publication under a name of 1 to 160 bytes, of n tensors. Names, types and shapes are copied, and stay as
  * they are. data: where publish takes a tensor from; with data NULL in all of them, the program writes versions in
@@ -1472,7 +1474,8 @@ typedef struct tutti_publisher_info {
 	uint64_t published;       /* how many versions */
 	uint64_t reused;          /* how often all buffers but the newest were held */
 	int readers;              /* that are there now */
-	uint64_t reserved[4];
+	uint64_t delta_bytes;     /* of the newest version's delta; 0: it has none */
+	uint64_t reserved[3];
 } tutti_publisher_info;
 int tutti_publisher_look(tutti_publisher *, tutti_publisher_info *); /* does not block */
 
@@ -1493,7 +1496,10 @@ typedef struct tutti_fetched {
 	size_t meta_bytes;
 	unsigned overtaken;       /* how often this fetch began anew */
 	char meta[4096];
-	uint64_t reserved[4];
+	unsigned deltas;          /* how many deltas were applied; 0: the version came whole */
+	uint64_t bytes;           /* how many bytes came */
+	uint64_t mismatched;      /* how often, since the reader was opened, deltas led to a wrong checksum */
+	uint64_t reserved[2];
 } tutti_fetched;
 /* Reads the newest version, if it is above newer_than (0: any), or waits for one: it looks every 50 us at first, every
  * 5 ms later. to: a list of as many tensors as tutti_reader_weights says; those with data NULL are left out, the others
@@ -1506,6 +1512,12 @@ typedef struct tutti_fetched {
  * program may call again. */
 int tutti_reader_fetch(tutti_reader *, uint64_t newer_than, const tutti_tensor *to, int timeout_ms,
                        tutti_fetched *fetched);
+/* The same, into memory that has version `held` as this reader has fetched it; 0: as tutti_reader_fetch. If the
+ * publisher keeps deltas, all tensors are given, and the deltas from `held` to the newest version are shorter than that
+ * version, the reader fetches them, applies them, and compares a checksum of all elements. In all other cases, and
+ * after a wrong checksum, the version comes whole. The reader needs memory for the deltas' bytes. -ENOMEM. */
+int tutti_reader_update(tutti_reader *, uint64_t newer_than, uint64_t held, const tutti_tensor *to, int timeout_ms,
+                        tutti_fetched *fetched);
 
 /* ---- controller and workers ----
  *

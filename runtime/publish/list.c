@@ -133,6 +133,8 @@ struct tt_publish_layout tt_publish_layout(const struct tt_publish_head *h)
 	l.meta = page_end(l.list + h->list_bytes);
 	l.buffers = l.meta + h->buffers * TT_PUBLISH_META;
 	l.stride = page_end(h->bytes);
-	l.all = l.buffers + h->buffers * l.stride;
+	l.entries = l.buffers + h->buffers * l.stride;
+	l.ring = l.entries + (h->deltas ? TT_DELTAS * sizeof(struct tt_delta_entry) : 0);
+	l.all = l.ring + h->deltas;
 	return l;
 }

@@ -3,6 +3,7 @@
  * A publisher has a window "publication NAME":
  *
  *      head { front, generation, ... , stamp[16] } | place[rank] | list of tensors | meta[buffer] | buffer 0 | ...
+ *      ... | with deltas: entry[64] | ring
  *
  * Numbers in front and stamps are the program's versions. Head and list stay as they are while the window is open.
  *
@@ -14,6 +15,7 @@
 #define TT_PUBLISH_PRIVATE_H
 #include "base/model.h"
 #include "operation/operation.h"
+#include "publish/delta.h"
 #include "publish/publish.h"
 #include "window/window.h"
 
@@ -33,7 +35,7 @@ struct tt_publish_head {
 	uint64_t generation;
 	uint64_t places, list_bytes, buffers, bytes; /* bytes: of a buffer */
 	uint64_t list_hash;
-	uint64_t reserved;
+	uint64_t deltas;            /* bytes of their ring; 0: there are no deltas */
 	struct tt_stamp stamp[TT_PUBLISH_MOST]; /* about[0]: bytes of meta data */
 };
 _Static_assert(sizeof(struct tt_publish_head) == 640, "docs/wire.md");
@@ -48,7 +50,7 @@ struct tt_reader_place { /* of a reader. The reader writes it */
 enum { TT_PLACE_USED = offsetof(struct tt_reader_place, reserved) };
 
 struct tt_publish_layout { /* where the parts begin in the window, in bytes */
-	size_t places, list, meta, buffers, stride, all;
+	size_t places, list, meta, buffers, stride, entries, ring, all;
 };
 struct tt_publish_layout tt_publish_layout(const struct tt_publish_head *);
 

@@ -19,12 +19,13 @@ struct tutti_publisher {
 	struct tt_publish_layout at;
 	struct tt_buffers shown;
 	struct tt_model model;
+	struct tt_delta_ring deltas; /* room 0: none */
 	bool held;                  /* the tensors have no memory of the program's */
 	int writing;                /* the buffer that the program writes into; -1: none */
 	int places;
 	struct hold *holds;         /* one a place */
 	uint64_t hold_ns, timeout;
-	uint64_t published, reused; /* other threads read these two, and shown.number */
+	uint64_t published, reused, delta_bytes; /* other threads read these, and shown.number */
 };
 
 /* ---- opening and closing ---- */
@@ -36,6 +37,7 @@ static void release_publisher(struct tt_handle *h)
 	tutti_window_close(p->window);
 	tt_memory_free(p->memory);
 	tt_model_close(&p->model);
+	tt_delta_ring_close(&p->deltas);
 	free(p->holds);
 	free(p);
 }
@@ -58,6 +60,12 @@ static void fill_head(tutti_publisher *p, const struct tt_publish_head *head, co
 		.most = TT_PUBLISH_MOST, .newest = -1 };
 }
 
+static int open_deltas(tutti_publisher *p)
+{
+	return tt_delta_ring_open(&p->deltas, (struct tt_delta_entry *)(void *)(p->memory + p->at.entries),
+	                          (uint8_t *)p->memory + p->at.ring, p->head->deltas, p->model.bytes);
+}
+
 static int make_memory(tutti_publisher *p, const tutti_publisher_config *c, const uint8_t *list, size_t bytes)
 {
 	struct tt_publish_head head = {
@@ -75,6 +83,7 @@ static int make_memory(tutti_publisher *p, const tutti_publisher_config *c, cons
 
 	if (head.bytes > TT_PUBLISH_BYTES)
 		return tt_fail(-EINVAL, "publisher: the tensors have %zu bytes, more than memory has", p->model.bytes);
+	head.deltas = ((uint64_t)((double)head.bytes * c->deltas) + 4095) / 4096 * 4096;
 	p->at = tt_publish_layout(&head);
 	if (!(p->holds = calloc((size_t)p->places, sizeof *p->holds)))
 		return tt_fail(-ENOMEM, "publisher: no memory for %d ranks", p->places);
@@ -82,7 +91,7 @@ static int make_memory(tutti_publisher *p, const tutti_publisher_config *c, cons
 		return err;
 	p->memory = memory;
 	fill_head(p, &head, list);
-	return 0;
+	return head.deltas ? open_deltas(p) : 0;
 }
 
 static int check_config(const tutti_publisher_config *c, const char *name)
@@ -98,6 +107,8 @@ static int check_config(const tutti_publisher_config *c, const char *name)
 		               TT_PUBLISH_MOST);
 	if (c->hold_ms < 0)
 		return tt_fail(-EINVAL, "publisher \"%s\": hold_ms is %d, and must not be negative", name, c->hold_ms);
+	if (!(c->deltas >= 0 && c->deltas <= 16))
+		return tt_fail(-EINVAL, "publisher \"%s\": deltas is %g, and must be from 0 to 16", name, c->deltas);
 	return 0;
 }
 
@@ -276,12 +287,25 @@ static int check_version(const tutti_publisher *p, uint64_t version, const void 
 	return tt_host_only("publish", "meta", meta, bytes);
 }
 
+/* Keeps what changed since the newest version, unless this version is written over that. */
+static void keep_delta(tutti_publisher *p, uint64_t version)
+{
+	int before = p->shown.newest;
+	size_t bytes = 0;
+
+	if (p->deltas.room && before >= 0 && p->shown.stamp[before].number == p->shown.number)
+		bytes = tt_delta_keep(&p->deltas, &p->model, buffer_at(p, before), buffer_at(p, p->writing),
+		                      p->shown.number, version);
+	__atomic_store_n(&p->delta_bytes, bytes, __ATOMIC_RELAXED);
+}
+
 static void commit(tutti_publisher *p, uint64_t version, const void *meta, size_t bytes)
 {
 	int i = p->writing;
 
 	if (bytes)
 		memcpy(p->memory + p->at.meta + (size_t)i * TT_PUBLISH_META, meta, bytes);
+	keep_delta(p, version);
 	tt_buffers_show(&p->shown, i, version, bytes, 0);
 	p->writing = -1;
 	__atomic_add_fetch(&p->published, 1, __ATOMIC_RELAXED);
@@ -405,7 +429,8 @@ int tutti_publisher_look(tutti_publisher *p, tutti_publisher_info *info)
 		return err;
 	*info = (tutti_publisher_info){ .version = __atomic_load_n(&p->shown.number, __ATOMIC_RELAXED),
 		.generation = p->head->generation, .published = __atomic_load_n(&p->published, __ATOMIC_RELAXED),
-		.reused = __atomic_load_n(&p->reused, __ATOMIC_RELAXED), .readers = count_readers(p, 0) };
+		.reused = __atomic_load_n(&p->reused, __ATOMIC_RELAXED), .readers = count_readers(p, 0),
+		.delta_bytes = __atomic_load_n(&p->delta_bytes, __ATOMIC_RELAXED) };
 	leave(p);
 	return 0;
 }

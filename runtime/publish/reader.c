@@ -33,6 +33,9 @@ struct tutti_reader {
 	struct tt_model model;      /* without memory */
 	uint64_t generation;        /* of the last fetch: versions are compared within it */
 	char meta[TT_PUBLISH_META];
+	uint8_t *deltas;            /* deltas that came, and how many bytes have place there */
+	size_t room;
+	uint64_t mismatched;
 	struct tt_copier copier;
 	tutti_op op[DEPTH];
 };
@@ -96,11 +99,14 @@ static int check_head(const tutti_reader *r, const struct tt_publish_head *h)
 	if (h->what != TT_PUBLISH_WHAT)
 		return refuse(r, "publishes nothing under this name");
 	if (h->places > TT_PUBLISH_PLACES || h->places <= (uint64_t)r->job->rank || h->list_bytes > TT_PUBLISH_LIST ||
-	    h->list_bytes < 4 || h->buffers < 3 || h->buffers > TT_PUBLISH_MOST || h->bytes > TT_PUBLISH_BYTES)
+	    h->list_bytes < 4 || h->buffers < 3 || h->buffers > TT_PUBLISH_MOST || h->bytes > TT_PUBLISH_BYTES ||
+	    h->deltas > TT_PUBLISH_MOST * TT_PUBLISH_BYTES)
 		return tt_fail(-EBADMSG, "%s: %s says that it has %llu buffers of %llu bytes, %llu readers at most, "
-		               "and a list of %llu bytes: this makes no sense", r->what, publisher_of(r).text,
+		               "a list of %llu bytes, and %llu bytes of deltas: this makes no sense", r->what,
+		               publisher_of(r).text,
 		               (unsigned long long)h->buffers, (unsigned long long)h->bytes,
-		               (unsigned long long)h->places, (unsigned long long)h->list_bytes);
+		               (unsigned long long)h->places, (unsigned long long)h->list_bytes,
+		               (unsigned long long)h->deltas);
 	return 0;
 }
 
@@ -193,6 +199,7 @@ static void release_reader(struct tt_handle *h)
 
 	tutti_window_close(r->window);
 	tt_model_close(&r->model);
+	free(r->deltas);
 	free(r->list);
 	free(r->bytes);
 	free(r->what);
@@ -319,6 +326,9 @@ struct fetch {
 	int buffer;
 	bool mapped, held;          /* held: this fetch has put a hold */
 	unsigned begun, ended;      /* GETs; those between are under way */
+	uint64_t from;              /* the version that the tensors have; 0: none, or parts of several */
+	uint64_t bytes;             /* that came */
+	struct tt_delta_chain chain;
 };
 
 static int read_stamp(const struct fetch *f)
@@ -385,17 +395,24 @@ static int bring(struct fetch *f, size_t at, char *to, size_t bytes)
 			n = 0;
 			err = 0;
 		}
+		f->bytes += n;
 		err = err ? err : ends(f->r);
 	}
 	return err;
 }
 
-static int bring_all(struct fetch *f)
+static int bring_meta(struct fetch *f)
+{
+	size_t meta = f->r->at.meta + (size_t)f->buffer * TT_PUBLISH_META;
+
+	return bring(f, meta, f->r->meta, tt_min(f->stamp.about[0], TT_PUBLISH_META));
+}
+
+static int bring_tensors(struct fetch *f)
 {
 	tutti_reader *r = f->r;
 	size_t buffer = r->at.buffers + (size_t)f->buffer * r->at.stride;
-	size_t meta = r->at.meta + (size_t)f->buffer * TT_PUBLISH_META;
-	int err = bring(f, meta, r->meta, tt_min(f->stamp.about[0], TT_PUBLISH_META));
+	int err = 0;
 
 	for (int i = 0; !err && i < r->n; i++)
 		if (f->to[i].data)
@@ -404,8 +421,8 @@ static int bring_all(struct fetch *f)
 	return err;
 }
 
-/* 0: the version is here, and whole. -EAGAIN: overtaken. */
-static int copy_version(struct fetch *f)
+/* Brings the meta data, and what the function brings. 0: all is here, and whole. -EAGAIN: overtaken. */
+static int copy_version(struct fetch *f, int (*bring_rest)(struct fetch *))
 {
 	int err;
 
@@ -413,7 +430,8 @@ static int copy_version(struct fetch *f)
 	f->mapped = tt_window_is_mapped(f->r->window, f->r->member);
 	tt_unlock(f->r->job);
 	f->begun = f->ended = 0;
-	err = bring_all(f);
+	if (!(err = bring_meta(f)))
+		err = bring_rest(f);
 	while (!err && f->ended < f->begun)
 		err = end_oldest(f, false);
 	struct tt_sentence first = tt_last_sentence();
@@ -423,6 +441,85 @@ static int copy_version(struct fetch *f)
 		tt_remember(first.text);
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return err ? err : read_stamp(f);
+}
+
+/* ---- deltas ---- */
+
+static int bring_deltas(struct fetch *f)
+{
+	uint8_t *to = f->r->deltas;
+	int err = 0;
+
+	for (int i = 0; !err && i < f->chain.n; i++) {
+		err = bring(f, f->r->at.ring + f->chain.link[i].at, (char *)to, f->chain.link[i].bytes);
+		to += f->chain.link[i].bytes;
+	}
+	return err;
+}
+
+static int get_entries(struct fetch *f, struct tt_delta_entry all[TT_DELTAS])
+{
+	f->bytes += TT_DELTAS * sizeof *all;
+	return get(f->r, f->r->at.entries, all, TT_DELTAS * sizeof *all);
+}
+
+static int make_room(tutti_reader *r, size_t bytes)
+{
+	if (bytes > r->room) {
+		free(r->deltas);
+		r->deltas = malloc(bytes);
+		r->room = r->deltas ? bytes : 0;
+	}
+	return r->deltas ? 0 : tt_fail(-ENOMEM, "%s: no memory for deltas of %zu bytes", r->what, bytes);
+}
+
+/* Do the deltas that came lead from what the program has to the version that was looked at? */
+static bool apply_deltas(const struct fetch *f)
+{
+	const uint8_t *from = f->r->deltas;
+
+	for (int i = 0; i < f->chain.n; from += f->chain.link[i++].bytes)
+		if (!tt_delta_apply(from, f->chain.link[i].bytes, f->to, f->r->n))
+			return false;
+	return tt_delta_sum(f->to, f->r->n) == f->chain.link[f->chain.n - 1].sum;
+}
+
+/* 0: the version is here. -EAGAIN: overtaken; the tensors are as they were. -ENODATA: the version must come whole. */
+static int update(struct fetch *f)
+{
+	tutti_reader *r = f->r;
+	struct tt_delta_entry all[TT_DELTAS];
+	uint64_t from = f->from;
+	int err;
+
+	if (!from || !r->head.deltas || r->generation != r->head.generation || r->model.bytes <= 2 * sizeof all)
+		return -ENODATA;
+	if ((err = get_entries(f, all)))
+		return err;
+	if (!tt_delta_find(all, from, f->stamp.number, r->head.deltas, r->model.bytes - 2 * sizeof all, &f->chain))
+		return -ENODATA;
+	if ((err = make_room(r, f->chain.bytes)) || (err = copy_version(f, bring_deltas)) ||
+	    (err = get_entries(f, all)))
+		return err;
+	if (!tt_delta_is_there(all, &f->chain))
+		return -EAGAIN;
+	f->from = 0;
+	if (apply_deltas(f))
+		return 0;
+	r->mismatched++;
+	return -ENODATA;
+}
+
+/* A reader that was overtaken often does not try deltas again: a hold does not keep them. */
+static int take_version(struct fetch *f, unsigned overtaken)
+{
+	int err = overtaken < HOPEFUL ? update(f) : -ENODATA;
+
+	if (err != -ENODATA)
+		return err;
+	f->from = 0;
+	f->chain.n = 0;
+	return copy_version(f, bring_tensors);
 }
 
 /* publish_private.h says why the fence is there. Over a connection, the GET sees the PUT that has ended. */
@@ -508,7 +605,7 @@ static int fetch_newest(struct fetch *f, uint64_t newer_than, int timeout_ms, un
 			return err;
 		bool late = *overtaken >= HOPEFUL && (err = take_hold(f));
 		if (!late)
-			err = copy_version(f);
+			err = take_version(f, *overtaken);
 		if (err == -ERANGE) /* the name was opened again, with a smaller window */
 			err = -EAGAIN;
 		if (err != -EAGAIN || (++*overtaken >= TRIES && tt_now() >= deadline))
@@ -527,9 +624,18 @@ static void tell_taken(const struct fetch *f)
 	tt_remember(last.text);
 }
 
-static int fetch(tutti_reader *r, uint64_t newer_than, const tutti_tensor *to, int timeout_ms, tutti_fetched *got)
+static bool gives_all(const tutti_reader *r, const tutti_tensor *to)
 {
-	struct fetch f = { .r = r, .to = to };
+	for (int i = 0; i < r->n; i++)
+		if (!to[i].data && r->model.tensors[i].count)
+			return false;
+	return true;
+}
+
+static int fetch(tutti_reader *r, uint64_t newer_than, uint64_t held, const tutti_tensor *to, int timeout_ms,
+                 tutti_fetched *got)
+{
+	struct fetch f = { .r = r, .to = to, .from = gives_all(r, to) ? held : 0 };
 	unsigned overtaken = 0;
 	int err = check_list(r, to);
 
@@ -547,19 +653,26 @@ static int fetch(tutti_reader *r, uint64_t newer_than, const tutti_tensor *to, i
 	tell_taken(&f);
 	r->generation = r->head.generation;
 	*got = (tutti_fetched){ .version = f.stamp.number, .generation = r->generation, .age_ms = age_of(f.stamp.born),
-		.meta_bytes = tt_min(f.stamp.about[0], TT_PUBLISH_META), .overtaken = overtaken };
+		.meta_bytes = tt_min(f.stamp.about[0], TT_PUBLISH_META), .overtaken = overtaken,
+		.deltas = (unsigned)f.chain.n, .bytes = f.bytes, .mismatched = r->mismatched };
 	memcpy(got->meta, r->meta, got->meta_bytes);
 	return 0;
 }
 
-int tutti_reader_fetch(tutti_reader *r, uint64_t newer_than, const tutti_tensor *to, int timeout_ms,
-                       tutti_fetched *fetched)
+int tutti_reader_update(tutti_reader *r, uint64_t newer_than, uint64_t held, const tutti_tensor *to, int timeout_ms,
+                        tutti_fetched *fetched)
 {
 	int err = tt_given(to, "tutti_reader_fetch: to");
 
 	if (err || (err = tt_given(fetched, "tutti_reader_fetch: fetched")) || (err = enter(r)))
 		return err;
-	err = fetch(r, newer_than, to, timeout_ms, fetched);
+	err = fetch(r, newer_than, held, to, timeout_ms, fetched);
 	leave(r);
 	return err;
+}
+
+int tutti_reader_fetch(tutti_reader *r, uint64_t newer_than, const tutti_tensor *to, int timeout_ms,
+                       tutti_fetched *fetched)
+{
+	return tutti_reader_update(r, newer_than, 0, to, timeout_ms, fetched);
 }

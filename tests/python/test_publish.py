@@ -13,7 +13,7 @@ def test_versions(ranks):
         if job.rank == 0:
             publisher = tutti.Publisher("model", {"w": w, "b": b}, buffers=4, hold=2)
             info = publisher.look()
-            assert info == tutti.PublisherInfo(0, info.generation, 0, 0, 0) and info.generation
+            assert info == tutti.PublisherInfo(0, info.generation, 0, 0, 0, 0) and info.generation
             job.barrier()
             w[:], b[()] = 1, 10
             publisher.publish(7, b"seven")
@@ -101,6 +101,48 @@ def test_in_place(ranks):
             assert fetched.weights["half"].dtype == "u2" and (fetched.weights["half"] == 0x3f80).all()
             assert fetched.weights["one"] == 5
             job.barrier()
+
+    ranks(2, together(program))
+
+
+def test_deltas(ranks):
+    def program():
+        job = tutti.init()
+        w = np.arange(20000, dtype="f4")
+        if job.rank == 0:
+            publisher = tutti.Publisher("model", {"w": w}, deltas=0.5)
+            for version in range(1, 6):
+                w[::1000 + version] += version
+                publisher.publish(version)
+                assert (publisher.look().delta_bytes > 0) == (version > 1)
+                job.barrier()
+                job.barrier()
+            raises(tutti.errors.InvalidArgument, "deltas", tutti.Publisher, "other", {"w": w}, deltas=-1)
+        else:
+            reader = tutti.Reader("model")
+            job.barrier()
+            fetched = reader.fetch()
+            assert fetched.deltas == 0 and fetched.bytes_read == 80000
+            raises(ValueError, "`held` with `out`", reader.fetch, held=1)
+            job.barrier()
+            job.barrier()
+            job.barrier()
+            job.barrier()               # two versions later
+            fetched = reader.fetch(1, out=fetched.weights, held=1)
+            assert fetched.version == 3 and fetched.deltas == 2 and fetched.bytes_read < 10000, fetched
+            for version in range(1, 4):
+                w[::1000 + version] += version
+            assert (fetched.weights["w"] == w).all()
+            job.barrier()
+            job.barrier()
+            fetched.weights["w"][5] = 3  # no longer what was fetched
+            fetched = reader.fetch(3, out=fetched.weights, held=3)
+            w[::1004] += 4
+            assert fetched.deltas == 0 and fetched.mismatched == 1 and (fetched.weights["w"] == w).all()
+            job.barrier()
+            job.barrier()
+            job.barrier()
+        job.barrier()
 
     ranks(2, together(program))
 

@@ -86,6 +86,44 @@ def test_model(ranks):
     ranks(2, together(program))
 
 
+def test_deltas(ranks):
+    def program():
+        import torch
+        import tutti.torch
+
+        job = tutti.init()
+        model = torch.nn.Linear(200, 100)
+        with torch.no_grad():
+            for t in model.parameters():
+                t.fill_(1)
+        if job.rank == 0:
+            publisher = tutti.torch.WeightPublisher(model, dtype=torch.bfloat16, deltas=1)
+            for version in range(1, 6):
+                with torch.no_grad():
+                    model.weight[version] = version
+                publisher.publish(version)
+                job.barrier()
+                job.barrier()
+        else:
+            reader = tutti.torch.WeightReader(model)
+            for version in range(1, 6):
+                job.barrier()
+                if version == 3:
+                    reader.fetch(only=["bias"])  # the reader has parts of two versions
+                elif version < 5:
+                    fetched = reader.fetch()
+                    assert fetched.deltas == (version == 2) and fetched.mismatched == 0, (version, fetched[6:])
+                else:
+                    raises(tutti.errors.TimedOut, "", reader.fetch, 5, timeout=0)
+                    fetched = reader.fetch(only=[w.name for w in reader.weights], newer_than=4)
+                    assert fetched.deltas == 1 and fetched.bytes_read < 20000, fetched[6:]
+                assert version == 3 or all((model.weight[i] == i).all() for i in range(1, version + 1))
+                job.barrier()
+        job.barrier()
+
+    ranks(2, together(program))
+
+
 @pytest.mark.parametrize("tensors, sentence", [
     ([("x", torch.zeros(2).to_sparse())], "sparse"), ([("x", torch.zeros(2, device="meta"))], "meta"),
     ([("x", 3)], "int and no tensor"), ([("x", torch.zeros(2, dtype=torch.int16))], "int16"),

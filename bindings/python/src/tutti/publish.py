@@ -34,6 +34,7 @@ class PublisherInfo(NamedTuple):
     published: int   # how many versions
     reused: int      # how often readers held all buffers but the newest
     readers: int     # that are there now
+    delta_bytes: int  # of the newest version's delta; 0: it has none
 
 
 class Fetched(NamedTuple):
@@ -45,6 +46,9 @@ class Fetched(NamedTuple):
     meta: bytes
     overtaken: int           # how often this fetch began anew
     weights: Dict[str, Any]  # the arrays, by name
+    deltas: int              # how many were applied; 0: the version came whole
+    bytes_read: int
+    mismatched: int          # how often, since the reader was opened, deltas led to a wrong checksum
 
 
 def _weights(names: Sequence[str], shapes: Iterable[Sequence[int]], types: Iterable[int]) -> Tuple[Any, Any]:
@@ -68,7 +72,9 @@ class Publisher(Owner):
     from them. Or each value is a pair (shape, dtype): then the program writes each version in place, in `writing`.
     buffers: 3 to 16, each as large as all weights; 0: 3. hold: seconds that a reader may hold a version; 0: 5.
     generation: readers compare versions within one generation; 0: the time of the opening. group: whose ranks read;
-    None: the default job. Does not block. Raises Exists, OutOfMemory; InvalidArgument; NotSupported: memory of a GPU.
+    None: the default job. deltas: memory for what changes between versions, as a part of the weights' bytes: 0.5 is
+    half of them, 0 none; `fetch` with `held` reads it. Does not block. Raises Exists, OutOfMemory; InvalidArgument;
+    NotSupported: memory of a GPU.
 
     One thread at a time publishes; another thread may call `wait` and `look` meanwhile. docs/publish.md shows how
     readers get a job of their own.
@@ -77,11 +83,11 @@ class Publisher(Owner):
     _end = lib.tutti_publisher_close
 
     def __init__(self, name: str, weights: Named, buffers: int = 0, hold: float = 0, generation: int = 0,
-                 group: Optional[Group] = None) -> None:
+                 group: Optional[Group] = None, deltas: float = 0) -> None:
         named = list(weights.items() if isinstance(weights, Mapping) else weights)
         self._names, values = [name for name, _ in named], [x for _, x in named]
         c = ffi.new("tutti_publisher_config *", {"buffers": buffers, "hold_ms": milliseconds(hold),
-                                                 "generation": generation})
+                                                 "generation": generation, "deltas": deltas})
         pairs, taken = held_pairs(values), []  # type: Optional[List[Any]], List[Buffer]
         if pairs is None:
             taken = [need_c_order(readable(x)) for x in values]
@@ -140,7 +146,7 @@ class Publisher(Owner):
         """The state of the publication. Does not block."""
         i = ffi.new("tutti_publisher_info *")
         call(lib.tutti_publisher_look, self._handle, i)
-        return PublisherInfo(i.version, i.generation, i.published, i.reused, i.readers)
+        return PublisherInfo(i.version, i.generation, i.published, i.reused, i.readers, i.delta_bytes)
 
 
 class Reader(Handle):
@@ -191,29 +197,34 @@ class Reader(Handle):
         return int(version[0])
 
     def fetch(self, newer_than: int = 0, only: Optional[Iterable[str]] = None, out: Optional[Mapping[str, Any]] = None,
-              timeout: Optional[float] = None) -> Fetched:
+              timeout: Optional[float] = None, held: int = 0) -> Fetched:
         """Reads the newest version, if it is above `newer_than`, or waits for one.
 
         only: names of the tensors that the program needs; None: all. out: arrays to fill, by name; None: new ones, of
-        `empty`. timeout: seconds that it waits for a newer version; None: the group's; 0: only look.
+        `empty`. timeout: seconds that it waits for a newer version; None: the group's; 0: only look. held: the version
+        that the arrays of `out` have, as this reader fetched it: if the publisher keeps deltas, the reader fetches and
+        applies these where they are shorter. It notices by a checksum if the arrays have changed since.
 
         Raises TimedOut: there is no newer version. Busy: the publisher has overtaken the fetch until then. Stale: the
         publisher has closed the name, and the next fetch waits until the name is open again. RankDied, RankLeft: the
         publisher is gone. Mismatch: it publishes other tensors now. After an error elements of `out` may be of several
         versions.
         """
-        return self._settle(self._read(newer_than, only, out, timeout))
+        if held and out is None:
+            raise ValueError("fetch takes `held` with `out`: the version that these arrays have")
+        return self._settle(self._read(newer_than, only, out, timeout, held))
 
     def _read(self, newer_than: int, only: Optional[Iterable[str]], out: Optional[Mapping[str, Any]],
-              timeout: Optional[float]) -> Fetched:
+              timeout: Optional[float], held: int = 0) -> Fetched:
         if only is not None and out is not None:
             raise ValueError("fetch takes `only` or `out`: the names in `out` say what is fetched")
         arrays = self._room(only) if out is None else dict(out)
         list_of, hold = self._places(arrays)
         f = ffi.new("tutti_fetched *")
-        call(lib.tutti_reader_fetch, self._handle, newer_than, list_of, milliseconds(timeout), f)
+        call(lib.tutti_reader_update, self._handle, newer_than, held, list_of, milliseconds(timeout), f)
         del hold
-        return Fetched(f.version, f.generation, f.age_ms / 1000, ffi.buffer(f.meta)[:f.meta_bytes], f.overtaken, arrays)
+        return Fetched(f.version, f.generation, f.age_ms / 1000, ffi.buffer(f.meta)[:f.meta_bytes], f.overtaken, arrays,
+                       f.deltas, f.bytes, f.mismatched)
 
     def _room(self, only: Optional[Iterable[str]]) -> Dict[str, Any]:
         """Where a fetch puts what the program gives no memory for."""

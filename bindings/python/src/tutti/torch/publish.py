@@ -61,19 +61,20 @@ class WeightPublisher(publish.Publisher):
     model: a module, of which parameters and buffers are published; a state_dict; or a list of (name, tensor). Tensors
     that share their memory are published once, under the first name. dtype: of all floating-point tensors; None: each
     its own. Each publish is one copy (and cast) into one of `buffers` buffers in the host's memory, 3 to 16, from a GPU
-    too. group: whose ranks read; None: the default job.
+    too. group: whose ranks read; None: the default job. deltas: memory for what changes between versions, as a part of
+    the weights' bytes, 0: none: a WeightReader of a model reads that where it is shorter.
 
     DTensors and quantized or sparse tensors are refused, and types that the library does not have.
     """
 
     def __init__(self, model: Source, name: str = "weights", dtype: Optional[torch.dtype] = None, buffers: int = 3,
-                 group: Optional[Group] = None) -> None:
+                 group: Optional[Group] = None, deltas: float = 0) -> None:
         self._source = _keep(model)
         tensors = _tensors(self._source)
         self._kinds = {name: (t.shape, dtype if dtype is not None and t.is_floating_point() else t.dtype)
                        for name, t in tensors.items()}
         super().__init__(name, {name: (tuple(shape), kind) for name, (shape, kind) in self._kinds.items()}, buffers,
-                         group=group)
+                         group=group, deltas=deltas)
 
     @eager
     @torch.no_grad()
@@ -122,6 +123,7 @@ class WeightReader(publish.Reader):
         self._source = None if model is None else _keep(model)
         self._host: Dict[str, Tensor] = {}  # where versions for the model come to
         self._last: Dict[str, Tensor] = {}
+        self._held = 0                      # the version that all of _host have
         for key, t in self._targets().items():
             if tuple(t.shape) != self._find(key).shape:
                 raise ValueError("%r has shape %s in the model, and is published with shape %s"
@@ -134,6 +136,14 @@ class WeightReader(publish.Reader):
         """New torch tensors for all tensors of the publication, or for those named `only`, by name."""
         chosen = self.weights if only is None else [self._find(name) for name in only]
         return {w.name: torch.empty(w.shape, dtype=getattr(torch, w.dtype)) for w in chosen}
+
+    def _read(self, newer_than: int, only: Optional[Iterable[str]], out: Optional[Mapping[str, Any]],
+              timeout: Optional[float], held: int = 0) -> publish.Fetched:
+        if self._source is None or out is not None:
+            return super()._read(newer_than, only, out, timeout, held)
+        fetched = super()._read(newer_than, only, None, timeout, self._held)  # after an error, the checksum is wrong
+        self._held = fetched.version if len(fetched.weights) == len(self._weights) else 0
+        return fetched
 
     def _room(self, only: Optional[Iterable[str]]) -> Dict[str, Any]:
         if self._source is None:
