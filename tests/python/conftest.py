@@ -150,6 +150,24 @@ def await_all(processes, seconds):
     return all(process.poll() is not None for process in processes)
 
 
+@contextlib.contextmanager
+def started(folder, *commands, **environment):
+    """A block in which Python programs run, in sessions of their own. commands: lists of a path and arguments. Gives a
+    list of processes, and a function that returns what each has said until then. The block's end kills them."""
+    processes, said = [], [folder / ("said%d" % i) for i in range(len(commands))]
+    try:
+        for command, output in zip(commands, said):
+            with open(output, "wb") as file:
+                processes.append(subprocess.Popen([sys.executable, "-u", *map(str, command)], cwd=str(folder),
+                                                  stdout=file, stderr=file, start_new_session=True,
+                                                  env=clean_environment(**environment)))
+        yield processes, lambda: [output.read_text() for output in said]
+    finally:
+        for process in processes:
+            kill(process)
+            process.wait()
+
+
 @pytest.fixture
 def ranks(request, tmp_path):
     """Gives ranks(n, program, transports=None, env=None, timeout=60, ends=None, arguments=()).

@@ -1,8 +1,10 @@
 """The programs of examples/python that need no torch."""
 import pathlib
+import re
 import signal
 
 import pytest
+from conftest import await_all, free_address, kill, started
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
 
@@ -36,3 +38,19 @@ def test_keepgoing_with_too_few(ranks):
         program = program.replace(old, new)
     ends = {0: 1, **{rank: -signal.SIGKILL for rank in (1, 2, 3)}}
     assert "tutti.errors.TooFewRanks" in ranks(4, program, ends=ends)[0]
+
+
+def test_rollouts(tmp_path):
+    """The policy learns from rollouts with stale weights, though one of three workers is killed."""
+    boot = free_address()
+    with started(tmp_path, *([EXAMPLES / "rollouts.py", who, boot] for who in ("train", "roll", "roll", "roll")),
+                 OMP_NUM_THREADS=1) as (processes, said):
+        while "version 50:" not in said()[0] and processes[0].poll() is None:
+            await_all(processes[:1], 0.05)
+        kill(processes[3])
+        assert await_all(processes, 100), said()
+        texts = said()
+    assert [process.returncode for process in processes] == [0, 0, 0, -signal.SIGKILL], texts
+    lines = re.findall(r"version (\d+): gain (\S+); the rollouts' weights were (\S+) versions old", texts[0])
+    assert len(lines) == 6 and float(lines[-1][1]) > 0.4 and sum(float(stale) for _, _, stale in lines) > 0, texts
+    assert all("the last weights are version " in text for text in texts[1:3]), texts

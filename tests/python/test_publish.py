@@ -2,6 +2,7 @@
 import pytest
 
 import tutti
+from conftest import all_or
 
 from programs import together
 
@@ -152,20 +153,27 @@ def test_readers_of_a_job_of_their_own(ranks):
     def program():
         del os.environ["TUTTI_SIZE"]
         boot = os.environ.pop("TUTTI_BOOT")
+        x = np.zeros(5000)
         if os.environ.pop("TUTTI_RANK") == "0":
-            job = tutti.Job(boot=boot, rank=0, ranks=1)
-            x = np.zeros(5000)
-            publisher = tutti.Publisher("x", {"x": x}, group=job)
+            job = tutti.init()
+            raises(ValueError, "a Publisher takes `boot`", tutti.Publisher, "x", {"x": x}, boot=boot, group=job)
+            raises(ValueError, "buffers", tutti.Publisher, "x", {"x": x}, buffers=2, boot=boot)  # and left that job
+            publisher = tutti.Publisher("x", {"x": x}, boot=boot)
+            assert publisher.readers() == 0 and publisher.group.job is not job
             count, end = 0, time.time() + 20
-            while time.time() < end and not (count > 3 and publisher.look().readers == 0):
-                count += publisher.look().readers
+            while time.time() < end and not (count > 3 and publisher.readers() == 0):
+                count += publisher.readers()
                 x += 1
                 publisher.publish(int(x[0]))
                 time.sleep(0.005)
             assert count > 3
+            with publisher.writing(10 ** 9) as arrays:
+                kept = arrays["x"]
+            publisher.close()
+            publisher.close()
+            kept[:] = 1                 # memory that an array uses stays
         else:
-            job = tutti.init(boot=boot)
-            reader = tutti.Reader("x")
+            reader = tutti.Reader("x", boot=boot)
 
             async def read():
                 seen = []
@@ -177,9 +185,61 @@ def test_readers_of_a_job_of_their_own(ranks):
                         return
             __import__("asyncio").run(read())
             reader.close()
-        job.leave()
+            raises(ValueError, "closed> is closed", reader.newest)
 
     ranks(2, together(program))
+
+
+def test_fleet(ranks):
+    """Readers join and leave in waves while a trainer publishes; of each five, one is killed. No version is torn, and
+    behind each wave the trainer has the descriptors and the memory that it had behind the first ones."""
+    def program():
+        WAVES, boot, fleet = 4, os.environ.pop("TUTTI_BOOT"), int(os.environ.pop("TUTTI_SIZE")) - 1
+        me = int(os.environ.pop("TUTTI_RANK"))
+
+        def resident():
+            with open("/proc/self/statm") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2 ** 20
+
+        def publish_until_gone(wave):
+            readers, end = fleet - (fleet // 5 if wave == WAVES - 1 else 0), time.time() + 60
+            while publisher.readers() or sum(name.startswith("read%d." % wave) for name in os.listdir(".")) < readers:
+                assert time.time() < end, (publisher.look(), os.listdir("."))
+                x[:] += 1
+                publisher.publish(int(x[0]))
+                time.sleep(0.001)
+
+        if me == 0:
+            x, level = np.zeros(1 << 17), []
+            publisher = tutti.Publisher("x", {"x": x}, boot=boot)
+            for wave in range(WAVES):
+                open("wave%d" % wave, "w").close()
+                publish_until_gone(wave)
+                time.sleep(0.5)
+                level.append((len(os.listdir("/proc/self/fd")), resident()))
+            open("wave%d" % WAVES, "w").close()
+            print(level)
+            descriptors, memory = zip(*level)
+            assert max(descriptors[1:]) <= min(descriptors[1:]) + 1 and memory[-1] < memory[1] + 4, level
+            publisher.close()
+            return
+        for wave in range(WAVES):
+            while not os.path.exists("wave%d" % wave):
+                time.sleep(0.02)
+            version = 0
+            with tutti.Reader("x", boot=boot) as reader:
+                out = reader.empty()
+                for _ in range(10):
+                    version = reader.fetch(version, out=out).version
+                    assert (out["x"] == version).all()
+                open("read%d.%d" % (wave, me), "w").close()
+                if wave == WAVES - 2 and me % 5 == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if me % 2:
+                    reader.group.job.leave()    # before close(), as a process that ends
+
+    n = all_or(40, 10)
+    print(ranks(n + 1, together(program), ends={rank: -9 for rank in range(5, n + 1, 5)}, timeout=200)[0])
 
 
 def test_refused():

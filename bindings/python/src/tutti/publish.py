@@ -13,7 +13,7 @@ from ._handle import Handle, Owner
 from ._model import NUMPY, Held, held_pairs
 from .errors import Busy, TimedOut
 from .group import Group
-from .job import init
+from .job import Job, init
 
 Named = Union[Mapping[str, Any], Iterable[Tuple[str, Any]]]  # a dict, or pairs (name, what has that name)
 
@@ -62,7 +62,38 @@ def _weights(names: Sequence[str], shapes: Iterable[Sequence[int]], types: Itera
     return array, strings
 
 
-class Publisher(Owner):
+class _Fleet(Handle):
+    """A publisher or a reader, which may have a job of its own: it then joins and leaves the job."""
+
+    _own: Optional[Job] = None
+
+    def _join(self, boot: Optional[str], group: Optional[Group], **place: int) -> Optional[Group]:
+        if boot is None:
+            return group
+        if group is not None:
+            raise ValueError("a %s takes `boot`, the address of a job of its own, or `group`" % type(self).__name__)
+        self._own = Job(boot=boot, **place)
+        return self._own.everyone()
+
+    def _open(self, *args: Any) -> None:
+        try:
+            super()._open(*args)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        job, self._own = self._own, None
+        if job is not None:
+            job.leave()
+
+    def close(self) -> None:
+        """Ends this rank's part, and leaves the job of its own. Harmless twice, and after the job was left."""
+        super().close()
+        self._leave()
+
+
+class Publisher(_Fleet, Owner):
     """A publication: other ranks read its newest whole version by themselves. The publisher never waits for readers.
 
         publisher = tutti.Publisher("policy", {"weight": weight, "bias": bias})
@@ -72,18 +103,19 @@ class Publisher(Owner):
     from them. Or each value is a pair (shape, dtype): then the program writes each version in place, in `writing`.
     buffers: 3 to 16, each as large as all weights; 0: 3. hold: seconds that a reader may hold a version; 0: 5.
     generation: readers compare versions within one generation; 0: the time of the opening. group: whose ranks read;
-    None: the default job. deltas: memory for what changes between versions, as a part of the weights' bytes: 0.5 is
-    half of them, 0 none; `fetch` with `held` reads it. Does not block. Raises Exists, OutOfMemory; InvalidArgument;
-    NotSupported: memory of a GPU.
+    None: the default job. boot: "HOST:PORT" of this host instead: there the object makes a job of its own for readers,
+    which ends with close(). The rest of that job comes from the environment, as TUTTI_SECRET; for more make a
+    tutti.Job(boot=boot, rank=0, ranks=1, ...) and give it as group. deltas: memory for what changes between versions,
+    as a part of the weights' bytes: 0.5 is half of them, 0 none; `fetch` with `held` reads it. Does not block. Raises Exists, OutOfMemory;
+    InvalidArgument; NotSupported: memory of a GPU; of `boot`, what tutti.Job raises.
 
-    One thread at a time publishes; another thread may call `wait` and `look` meanwhile. docs/publish.md shows how
-    readers get a job of their own.
+    One thread at a time publishes; another thread may call `wait`, `look` and `readers` meanwhile.
     """
 
     _end = lib.tutti_publisher_close
 
     def __init__(self, name: str, weights: Named, buffers: int = 0, hold: float = 0, generation: int = 0,
-                 group: Optional[Group] = None, deltas: float = 0) -> None:
+                 group: Optional[Group] = None, boot: Optional[str] = None, deltas: float = 0) -> None:
         named = list(weights.items() if isinstance(weights, Mapping) else weights)
         self._names, values = [name for name, _ in named], [x for _, x in named]
         c = ffi.new("tutti_publisher_config *", {"buffers": buffers, "hold_ms": milliseconds(hold),
@@ -96,6 +128,7 @@ class Publisher(Owner):
         array, strings = _weights(self._names, self._held.shapes, (at.type for at in self._held.list))
         for at, b in zip(array, taken):
             at.data = b.pointer
+        group = self._join(boot, group, rank=0, ranks=1)
         self._open(lib.tutti_publisher_open, "tutti_publisher **", group, name, array, len(named), c)
         del strings
 
@@ -148,8 +181,12 @@ class Publisher(Owner):
         call(lib.tutti_publisher_look, self._handle, i)
         return PublisherInfo(i.version, i.generation, i.published, i.reused, i.readers, i.delta_bytes)
 
+    def readers(self) -> int:
+        """How many readers are there now. Does not block."""
+        return self.look().readers
 
-class Reader(Handle):
+
+class Reader(_Fleet):
     """A reader of what a rank publishes under a name.
 
         reader = tutti.Reader("policy")
@@ -157,13 +194,16 @@ class Reader(Handle):
         fetched = reader.fetch(fetched.version, out=fetched.weights)   # waits for a newer version
 
     rank: the publisher's. group: whose rank that is; None: of all ranks of the default job, also of those that came
-    late. Blocks until the rank has opened the name. A process has one reader of a name in a job. Raises Mismatch: the
-    rank publishes nothing under this name; NotOpen: not in time; Exists; InvalidArgument: the rank is this one.
+    late. boot: the publisher's boot instead: the object joins that job as a new rank, and close() leaves it. Blocks
+    until the rank has opened the name. A process has one reader of a name in a job. Raises Mismatch: the rank publishes
+    nothing under this name; NotOpen: not in time; Exists; InvalidArgument: the rank is this one; of `boot`, what
+    tutti.Job raises.
     """
 
     _end = lib.tutti_reader_close
 
-    def __init__(self, name: str, rank: int = 0, group: Optional[Group] = None) -> None:
+    def __init__(self, name: str, rank: int = 0, group: Optional[Group] = None, boot: Optional[str] = None) -> None:
+        group = self._join(boot, group)
         self._open(lib.tutti_reader_open, "tutti_reader **", init().everyone() if group is None else group, name, rank)
         self._weights = {w.name: w for w in map(self._weight, range(call(lib.tutti_reader_weights, self._handle)))}
 
