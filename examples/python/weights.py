@@ -18,8 +18,7 @@ model = torch.nn.Linear(4, 1)
 
 def train():
     """Trains, and publishes each step. The readers' job has one rank at its beginning: this process."""
-    readers = tutti.Job(boot=boot, rank=0, ranks=1)
-    publisher = tutti.torch.WeightPublisher(model, "policy", group=readers)
+    publisher = tutti.torch.WeightPublisher(model, "policy", boot=boot)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, STEPS + 1):
         x = torch.randn(32, 4)
@@ -31,20 +30,18 @@ def train():
         if step == 1 and more:
             publisher.wait(step, int(more[0]))
         time.sleep(0.02)                       # a larger model takes longer
-    count = publisher.look().readers
+    count = publisher.readers()
     try:
         publisher.wait(STEPS, count, timeout=10)
     except tutti.errors.TimedOut as e:         # a reader is slow, or has left meanwhile
         print(e)
     print("%d readers are there" % count)
     publisher.close()
-    readers.leave()
 
 
 def read():
     """Reads version by version, and infers, until the trainer has ended."""
-    tutti.init(boot=boot)                      # a new rank of the readers' job
-    reader = tutti.torch.WeightReader(model, "policy")
+    reader = tutti.torch.WeightReader(model, "policy", boot=boot)
     version, x = 0, torch.randn(1000, 4)
     while True:
         try:

@@ -1,13 +1,11 @@
 """Weights of torch models for many readers."""
 import pathlib
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 import tutti.torch
-from conftest import await_all, clean_environment, free_address, kill
+from conftest import await_all, free_address, kill, started
 
 from programs import together
 
@@ -133,33 +131,67 @@ def test_refused(tensors, sentence):
         tutti.torch.WeightPublisher(tensors)
 
 
-def test_refuses_dtensors():
-    class Part(torch.Tensor):
-        device_mesh = None
+def test_dtensors(ranks):
+    """What torch 1.13 can show of DTensors, by a stand-in: the mesh's first rank publishes what all ranks gather."""
+    def program():
+        import torch
+        import torch.distributed
+        import tutti.torch
 
-    with pytest.raises(ValueError, match="DTensor.*full_tensor"):
-        tutti.torch.WeightPublisher({"x": torch.zeros(2).as_subclass(Part)})
+        class Part(torch.Tensor):
+            def __new__(cls, whole, rows, first=0):
+                part = torch.zeros(whole.shape).as_subclass(cls)
+                part.whole, part.rows = whole, rows
+                part.device_mesh = type("Mesh", (), {"mesh": torch.tensor([[first], [first + 1]])})
+                return part
+
+            def detach(self):
+                return self
+
+            def to_local(self):
+                return self.rows
+
+            def full_tensor(self):
+                job.barrier()
+                gathered.append(self)
+                return self.whole
+
+        job, gathered = tutti.init(), []
+        torch.distributed.get_rank = lambda: job.rank
+        whole = torch.arange(6.).reshape(3, 2)
+        rows, others = (torch.zeros(2 - 2 * job.rank, 2) for _ in range(2))  # none on rank 1
+        for t in (rows, others) if not hasattr(rows, "untyped_storage") else ():
+            t.untyped_storage = t.storage
+        tensors = {"w": Part(whole, rows), "tied": Part(whole, rows), "b": torch.ones(2)}
+        publisher = tutti.torch.WeightPublisher(tensors, "x", torch.bfloat16)
+        publisher.publish(1)
+        assert len(gathered) == 1 and gathered[0] is tensors["w"], gathered
+        if job.rank == 1:
+            raises(ValueError, "rank 0 publishes 'x': on the other ranks of the mesh only", publisher.look)
+            raises(ValueError, "'w' is a DTensor, .*distribute_tensor", tutti.torch.WeightReader, tensors, "x")
+            reader = tutti.torch.WeightReader(name="x")
+            fetched = reader.fetch().weights
+            assert list(fetched) == ["w", "b"] and torch.equal(fetched["w"].float(), whole)
+        tensors["w"] = Part(torch.zeros(1), rows)
+        raises(ValueError, "w of the model is not as it was", publisher.publish, 2)
+        tensors["w"] = Part(whole, rows, 5)
+        raises(ValueError, "meshes that begin with ranks 0, 5", tutti.torch.WeightPublisher,
+               {"v": Part(whole, others), "w": tensors["w"]})
+        job.barrier()
+        publisher.close()
+
+    ranks(2, together(program))
 
 
 def test_example(tmp_path):
     """A trainer, which waits for three readers at first; one of these is killed."""
-    boot, said = free_address(), []
-    started = []
-    for i, who in enumerate(("train", "read", "read", "read")):
-        said.append(tmp_path / str(i))
-        with open(said[-1], "wb") as file:
-            started.append(subprocess.Popen([sys.executable, "-u", str(EXAMPLE), who, boot, "3"], stdout=file,
-                                            stderr=file, env=clean_environment(OMP_NUM_THREADS=1),
-                                            start_new_session=True))
-    try:
-        while said[3].read_text().count("version") < 2 and started[0].poll() is None:
-            await_all(started[:1], 0.1)
-        kill(started[3])
-        assert await_all(started, 120), [file.read_text() for file in said]
-    finally:
-        for process in started:
-            kill(process)
-            process.wait()
-    texts = [file.read_text() for file in said]
-    assert [process.returncode for process in started] == [0, 0, 0, -signal.SIGKILL], texts
+    boot = free_address()
+    with started(tmp_path, *([EXAMPLE, who, boot, 3] for who in ("train", "read", "read", "read")),
+                 OMP_NUM_THREADS=1) as (processes, said):
+        while said()[3].count("version") < 2 and processes[0].poll() is None:
+            await_all(processes[:1], 0.1)
+        kill(processes[3])
+        assert await_all(processes, 120), said()
+        texts = said()
+    assert [process.returncode for process in processes] == [0, 0, 0, -signal.SIGKILL], texts
     assert "readers are there" in texts[0] and all("the last version is 100" in text for text in texts[1:3]), texts

@@ -1,5 +1,6 @@
 """What newer torch builds on its groups, by tutti and by gloo: the same numbers."""
 import os
+import socket
 
 import torch
 import torch.distributed as dist
@@ -127,6 +128,27 @@ def two_dimensions():
     assert dist.get_process_group_ranks(mesh["shards"].get_group()) == row
 
 
+def published():
+    """The first rank publishes a sharded model, and the last one reads it whole."""
+    net = model()
+    fully_shard(net, mesh=meshes["tutti"])
+    train(net)
+    whole, boot = full(net), [None]
+    if rank == 0:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            boot = ["127.0.0.1:%d" % probe.getsockname()[1]]
+    dist.broadcast_object_list(boot, 0)
+    publisher = tutti.torch.WeightPublisher(net, "net", boot=boot[0])
+    publisher.publish(1)
+    if rank == size - 1:
+        with tutti.torch.WeightReader(name="net", boot=boot[0]) as reader:
+            fetched = list(reader.fetch().weights.values())
+        assert len(fetched) == len(whole) and all(map(torch.equal, fetched, whole))
+    dist.barrier()
+    publisher.close()
+
+
 both("functional collectives", functions, exact=False)
 both("DTensor", dtensor, exact=False)
 both("FSDP2", fsdp, exact=False)
@@ -136,6 +158,7 @@ both("compile", compiled)
 both("compile of DDP", compiled_ddp, exact=False)
 if size % 2 == 0:
     two_dimensions()
+published()
 dist.monitored_barrier()
 dist.barrier()
 dist.destroy_process_group()

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NoReturn, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -19,18 +19,30 @@ def _keep(source: Source) -> Source:
     return source if isinstance(source, (torch.nn.Module, Mapping)) else list(source)
 
 
-def _need_plain(name: str, t: Any) -> None:
+def _is_dtensor(t: Any) -> bool:
+    return hasattr(t, "device_mesh")
+
+
+def _need_plain(name: str, t: Any, parts: bool) -> None:
     if not isinstance(t, Tensor):
         raise ValueError("%r is a %s and no tensor: leave it out" % (name, type(t).__name__))
-    if hasattr(t, "device_mesh"):
-        raise ValueError("%r is a DTensor, of which each rank has a part: call .full_tensor() on all ranks first"
-                         % name)
+    if _is_dtensor(t) and not parts:
+        raise ValueError("%r is a DTensor, of which each rank has a part: read without a model, and give each rank its "
+                         "part by torch's distribute_tensor" % name)
     if t.layout is not torch.strided or t.is_quantized or t.device.type == "meta":
         raise ValueError("%r is sparse, quantized, or on the device meta: publications have plain tensors" % name)
 
 
-def _tensors(source: Source) -> Dict[str, Tensor]:
-    """The tensors by name, each once: of tensors that share their memory the first one."""
+def _place(t: Any) -> Tuple[Any, ...]:
+    """What is the same for tensors that share their memory. A rank's part of a DTensor may be empty, and so have no
+    address: then the storage tells, as all ranks must find the same tensors."""
+    if _is_dtensor(t):
+        return t.to_local().untyped_storage()._cdata, t.shape, t.stride()
+    return t.device, t.data_ptr(), t.dtype, t.shape, t.stride()
+
+
+def _tensors(source: Source, parts: bool = False) -> Dict[str, Tensor]:
+    """The tensors by name, each once: of tensors that share their memory the first one. parts: also DTensors."""
     if isinstance(source, torch.nn.Module):
         pairs: Iterable[Tuple[str, Tensor]] = [*source.named_parameters(), *source.named_buffers()]
     else:
@@ -38,14 +50,25 @@ def _tensors(source: Source) -> Dict[str, Tensor]:
     found: Dict[str, Tensor] = {}
     seen = set()
     for name, t in pairs:
-        _need_plain(name, t)
+        _need_plain(name, t, parts)
         if name in found:
             raise ValueError("two tensors are called %r" % name)
-        place = (t.device, t.data_ptr(), t.dtype, t.shape, t.stride())
+        t = t.detach()
+        place = _place(t)
         if place not in seen or not t.numel():
-            found[name] = t.detach()
+            found[name] = t
         seen.add(place)
     return found
+
+
+def _publishing_rank(tensors: Mapping[str, Any]) -> Optional[int]:
+    """The rank of torch.distributed that publishes a model with DTensors, the first one of their mesh. None: has none.
+    """
+    first = sorted({int(t.device_mesh.mesh.flatten()[0]) for t in tensors.values() if _is_dtensor(t)})
+    if len(first) > 1:
+        raise ValueError("the model's DTensors are on meshes that begin with ranks %s: make a WeightPublisher for the "
+                         "tensors of each mesh" % ", ".join(map(str, first)))
+    return first[0] if first else None
 
 
 def _of_numpy(array: Any, dtype: torch.dtype) -> Tensor:
@@ -61,35 +84,53 @@ class WeightPublisher(publish.Publisher):
     model: a module, of which parameters and buffers are published; a state_dict; or a list of (name, tensor). Tensors
     that share their memory are published once, under the first name. dtype: of all floating-point tensors; None: each
     its own. Each publish is one copy (and cast) into one of `buffers` buffers in the host's memory, 3 to 16, from a GPU
-    too. group: whose ranks read; None: the default job. deltas: memory for what changes between versions, as a part of
-    the weights' bytes, 0: none: a WeightReader of a model reads that where it is shorter.
+    too. group, boot: as of tutti.Publisher. deltas: memory for what changes between versions, as a part of the weights'
+    bytes, 0: none: a WeightReader of a model reads that where it is shorter.
 
-    DTensors and quantized or sparse tensors are refused, and types that the library does not have.
+    A model with DTensors, as FSDP2's: all ranks of the mesh make the object, and call `publish`. The first rank of the
+    mesh publishes, and gathers whole tensors for that, one at a time. The other ranks do nothing else with the object.
+
+    Quantized and sparse tensors are refused, and types that the library does not have.
     """
 
+    _by: Optional[int] = None  # the rank that publishes instead of this one
+
     def __init__(self, model: Source, name: str = "weights", dtype: Optional[torch.dtype] = None, buffers: int = 3,
-                 group: Optional[Group] = None, deltas: float = 0) -> None:
+                 group: Optional[Group] = None, boot: Optional[str] = None, deltas: float = 0) -> None:
         self._source = _keep(model)
-        tensors = _tensors(self._source)
+        tensors = _tensors(self._source, True)
         self._kinds = {name: (t.shape, dtype if dtype is not None and t.is_floating_point() else t.dtype)
                        for name, t in tensors.items()}
+        by = _publishing_rank(tensors)
+        if by is not None and by != torch.distributed.get_rank():
+            self._by, self.name = by, name
+            return
         super().__init__(name, {name: (tuple(shape), kind) for name, (shape, kind) in self._kinds.items()}, buffers,
-                         group=group, deltas=deltas)
+                         group=group, boot=boot, deltas=deltas)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "_handle" and self._by is not None:
+            raise ValueError("rank %d publishes %r: on the other ranks of the mesh only publish() and close() work"
+                             % (self._by, self.name))
+        super().__getattr__(name)
 
     @eager
     @torch.no_grad()
     def publish(self, version: int, meta: Any = b"") -> None:
         """Copies the model's tensors as they are now, and shows them as this version.
 
-        version: above the last one. meta: up to 4096 bytes. Raises ValueError if the model has other tensors now.
+        version: above the last one. meta: up to 4096 bytes. With DTensors a collective of their mesh. Raises ValueError
+        if the model has other tensors now.
         """
-        tensors = _tensors(self._source)
-        with self.writing(version, meta) as to:
-            for name in {**tensors, **to}:
-                if name not in tensors or name not in to or tensors[name].shape != to[name].shape:
-                    raise ValueError("%s of the model is not as it was when the WeightPublisher was made" % name)
+        tensors = _tensors(self._source, True)
+        for name in {**tensors, **self._kinds}:
+            if name not in tensors or name not in self._kinds or tensors[name].shape != self._kinds[name][0]:
+                raise ValueError("%s of the model is not as it was when the WeightPublisher was made" % name)
+        with contextlib.nullcontext() if self._by is not None else self.writing(version, meta) as to:
             for name, t in tensors.items():
-                to[name].copy_(t)
+                whole = t.full_tensor() if _is_dtensor(t) else t  # type: ignore[attr-defined, unused-ignore]
+                if to is not None:
+                    to[name].copy_(whole)
 
     @contextlib.contextmanager
     def writing(self, version: int, meta: Any = b"") -> Iterator[Dict[str, Any]]:
@@ -114,16 +155,25 @@ class WeightReader(publish.Reader):
 
     model: as of WeightPublisher; each of its tensors is published in the same shape, in any type, and the model may be
     on a GPU. The bytes come to memory of the host first, and the model changes when a version has come whole: an error
-    leaves the model as it was. None: fetches give new tensors. rank, group: as of tutti.Reader.
+    leaves the model as it was. None: fetches give new tensors. rank, group, boot: as of tutti.Reader. DTensors are
+    refused.
     """
 
     def __init__(self, model: Optional[Source] = None, name: str = "weights", rank: int = 0,
-                 group: Optional[Group] = None) -> None:
-        super().__init__(name, rank, group)
+                 group: Optional[Group] = None, boot: Optional[str] = None) -> None:
         self._source = None if model is None else _keep(model)
         self._host: Dict[str, Tensor] = {}  # where versions for the model come to
         self._last: Dict[str, Tensor] = {}
         self._held = 0                      # the version that all of _host have
+        self._targets()
+        super().__init__(name, rank, group, boot)
+        try:
+            self._check_targets()
+        except ValueError:
+            self.close()
+            raise
+
+    def _check_targets(self) -> None:
         for key, t in self._targets().items():
             if tuple(t.shape) != self._find(key).shape:
                 raise ValueError("%r has shape %s in the model, and is published with shape %s"
