@@ -1510,10 +1510,10 @@ static void test_lost_while_pinning(void)
 	UNTIL(fake_pinning() == 1);
 	fake_fail("poll_cq", 1, EIO);
 	UNTIL(nets[0].lost);
-	CU_ASSERT(fake_pinning() == 1 && fake_is_open("fake_roce0"));
+	CU_ASSERT(fake_pinning() == 1 && fake_context(0));
 	fake_pin_slowly(0);
 	pthread_join(thread, NULL);
-	CU_ASSERT(pin && !fake_is_open("fake_roce0"));
+	CU_ASSERT(pin && !fake_context(0));
 	tt_verbs.unpin(pin);
 	close_nets();
 }
