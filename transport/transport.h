@@ -143,6 +143,7 @@ struct tt_net_config {
 	uint64_t job;        /* the job's id: the net refuses peers and frames of another job */
 	uint32_t epoch;      /* which life of this process it is: frames carry it */
 	unsigned peers;      /* so many are connected at once, or fewer; 0: unknown */
+	unsigned near;       /* processes of the job on this host; 0: unknown */
 	int nets;            /* of this transport that the caller opens, and that share what may be locked; 0: one */
 	unsigned timeout_ms; /* how long a connect or a handshake may take, and how long sent bytes may stay without an
 	                      * acknowledgement */

@@ -254,6 +254,7 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const st
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
 	/* with those that cross each other, or are about to go */
 	c.peers = 2 * (unsigned)tt_members(job)->capacity;
+	c.near = (unsigned)launch->local_size;
 	c.nets = of;
 	c.timeout_ms = (unsigned)tt_min(job->silence / TT_MS, DAY_MS);
 	c.keep = tt_setting_is(&job->settings, TT_EVICT, "no");

@@ -45,9 +45,12 @@ static void progress(struct end e[2])
 		tt_shm.progress(e[i].net);
 }
 
+static unsigned near; /* processes on this host */
+
 static void open_end(struct end *e)
 {
-	struct tt_net_config c = { .events = &events, .user = e, .listen_fd = -1, .job = 1, .timeout_ms = 10000 };
+	struct tt_net_config c = { .events = &events, .user = e, .listen_fd = -1, .job = 1, .timeout_ms = 10000,
+		.near = near };
 
 	*e = (struct end){ 0 };
 	if (tt_shm.open(&c, &e->net))
@@ -88,9 +91,9 @@ static void write_line(struct end *e, size_t extra, size_t len)
 
 static bool is_shared(const struct end *e)
 {
-	const uint8_t *strip = (const uint8_t *)shm(e)->strip;
+	const uint8_t *strip = shm(e)->strip;
 
-	return e->message >= strip && e->message < strip + sizeof *shm(e)->strip;
+	return e->message >= strip && e->message < strip + 2 * tt_shm_lane_size(shm(e)->payload);
 }
 
 static void test_copied(void)
@@ -303,12 +306,42 @@ static void test_number(void)
 	CU_ASSERT(opened == 1 && named == (has ? getpid() : getppid()));
 }
 
+/* ---- the size of a strip ---- */
+
+static void send_long(struct end e[2], int n)
+{
+	static char bytes[TT_MESSAGE_MAX];
+	int sent = 0;
+
+	while (e[1].messages < n && !e[1].down) {
+		size_t len = sizeof bytes - (size_t)sent % 999;
+		sent += sent < n && tt_shm.send(e[0].peer, bytes, len, NULL, 0);
+		progress(e);
+	}
+	CU_ASSERT(e[1].messages == n && sent == n);
+}
+
+/* Smaller ones where a host has many processes, and enough for any order of the longest messages. */
+static void test_strips(void)
+{
+	for (near = 16; near <= 17; near++) {
+		struct end e[2];
+		connect_ends(e);
+		for (int i = 0; i < 2; i++)
+			CU_ASSERT_EQUAL(shm(&e[i])->payload, near > 16 ? 144u << 10 : 512u << 10);
+		send_long(e, 3000);
+		close_ends(e);
+	}
+	near = 0;
+}
+
 static CU_TestInfo tests[] = {
 	{ "a message is copied before it is judged", test_copied },
 	{ "a message is too long", test_too_long },
 	{ "a put whose source is slow to come", test_slow_source },
 	{ "a process's number is another one's", test_number },
 	{ "the same, on an older kernel", test_old_number },
+	{ "strips are smaller among many", test_strips },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {

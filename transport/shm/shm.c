@@ -78,7 +78,7 @@ static void free_peer(struct tt_flight *ops)
 
 	tt_shm_forbid_reading(p);
 	tt_shm_drop_views(p);
-	unmap(p->strip, sizeof *p->strip);
+	unmap(p->strip, 2 * tt_shm_lane_size(p->payload));
 	unmap(p->sheet, sizeof *p->sheet);
 	free(p);
 }
@@ -287,6 +287,7 @@ static void set_up(struct tt_shm *net, const struct tt_net_config *c)
 	tt_entropy(&generation, sizeof generation); /* a key of an earlier process fits nowhere */
 	net->generation = generation;
 	net->keep = c->keep;
+	net->near = c->near;
 	net->event_fd = net->sheet_fd = -1;
 	net->gets.without = net->answers.without = TT_COPY_STRING;
 }

@@ -180,14 +180,21 @@ static ssize_t hear(struct tt_shake *h, void *bytes, size_t n)
 
 /* ---- memory ---- */
 
+/* Where the job does not know how many processes are on this host, the connections tell. */
+static bool has_many_peers(const struct tt_shm *net)
+{
+	unsigned n = 1;
+
+	tt_list_each(node, &net->ops.peers)
+		n++;
+	return tt_max(net->near, n) > TT_SHM_FEW;
+}
+
 static int make_strip(struct tt_shm_peer *p)
 {
-	void *at = tt_shm_make_file("tutti-strip", sizeof(struct tt_shm_strip), &p->strip_fd);
-
-	if (!at)
-		return -ENOMEM;
-	p->strip = at;
-	return 0;
+	p->payload = has_many_peers(p->net) ? TT_SHM_LITTLE : TT_SHM_PAYLOAD;
+	p->strip = tt_shm_make_file("tutti-strip", 2 * tt_shm_lane_size(p->payload), &p->strip_fd);
+	return p->strip ? 0 : -ENOMEM;
 }
 
 /* Maps what another process gave, only if that process cannot shrink the file while it is mapped. */
@@ -210,17 +217,28 @@ static void close_file(int *fd)
 	*fd = -1;
 }
 
+/* The initiator has chosen the size. */
+static void *map_strip(struct tt_shm_peer *p)
+{
+	struct stat s;
+	size_t little = 2 * tt_shm_lane_size(TT_SHM_LITTLE);
+
+	p->payload = !fstat(p->strip_fd, &s) && (size_t)s.st_size == little ? TT_SHM_LITTLE : TT_SHM_PAYLOAD;
+	return map_file(p->strip_fd, 2 * tt_shm_lane_size(p->payload), PROT_READ | PROT_WRITE);
+}
+
 static bool map_theirs(struct tt_shm_peer *p)
 {
 	p->sheet = map_file(p->sheet_fd, sizeof *p->sheet, PROT_READ);
 	if (!p->strip)
-		p->strip = map_file(p->strip_fd, sizeof *p->strip, PROT_READ | PROT_WRITE);
+		p->strip = map_strip(p);
 	close_file(&p->sheet_fd);
 	close_file(&p->strip_fd);
 	if (!p->sheet || !p->strip)
 		return false;
-	p->out = &p->strip->lane[p->shake.accepted];
-	p->in = &p->strip->lane[!p->shake.accepted];
+	struct tt_shm_lane *first = (void *)p->strip, *second = (void *)(p->strip + tt_shm_lane_size(p->payload));
+	p->out = p->shake.accepted ? second : first;
+	p->in = p->shake.accepted ? first : second;
 	return true;
 }
 

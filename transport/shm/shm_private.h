@@ -20,7 +20,9 @@
 
 enum {
 	TT_SHM_LINES = 256,            /* of a lane: what may be under way before the other side looks */
-	TT_SHM_PAYLOAD = 512 << 10,    /* bytes of a lane for what does not fit into a line */
+	TT_SHM_PAYLOAD = 512 << 10,    /* bytes of a lane for what does not fit into a line, ... */
+	TT_SHM_FEW = 16,               /* ... up to so many processes on a host, ... */
+	TT_SHM_LITTLE = 144 << 10,     /* ... and beyond: more than two of the longest messages */
 	TT_SHM_BODY = 40,              /* bytes that fit into a line */
 	TT_SHM_PIECE = 64 << 10,       /* longer transfers through the payload are cut */
 	/* bytes: one turn's copying for one peer, and one store between two permissions */
@@ -62,9 +64,10 @@ struct tt_shm_lane { /* one direction; each aligned part is written by one side,
 		_Atomic uint32_t stirs;        /* by the writer: how many long pieces it has moved directly */
 	} __attribute__((aligned(64)));
 	struct tt_shm_line line[TT_SHM_LINES] __attribute__((aligned(64)));
-	uint8_t payload[TT_SHM_PAYLOAD];
+	uint8_t payload[];
 };
-struct tt_shm_strip { struct tt_shm_lane lane[2]; }; /* 0: from the initiator */
+/* A strip is two lanes, one behind the other; the first is the initiator's. */
+static inline size_t tt_shm_lane_size(size_t payload) { return sizeof(struct tt_shm_lane) + payload; }
 
 struct tt_shm_entry { /* one key */
 	_Atomic uint64_t id;           /* generation << 16 | slot; 0: free. A net never uses a generation twice */
@@ -125,6 +128,7 @@ struct tt_shm {
 
 	struct tt_list regions;
 	struct tt_list up;             /* peers whose lanes are read */
+	unsigned near;                 /* processes of the job on this host; 0: unknown */
 	unsigned turns;
 	bool armed;                    /* since the last progress() */
 	uint64_t reviewed;             /* when views were last compared with the owners' files */
@@ -146,7 +150,8 @@ struct tt_shm_peer {
 	pid_t pid;
 	struct tt_list up;
 
-	struct tt_shm_strip *strip;
+	uint8_t *strip;
+	size_t payload;                /* bytes of each of its lanes */
 	struct tt_shm_lane *out, *in;
 	int strip_fd, sheet_fd;        /* until they are mapped */
 	const struct tt_shm_sheet *sheet; /* the other net's */

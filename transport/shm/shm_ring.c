@@ -11,7 +11,7 @@
 #include "transport/shm/shm_private.h"
 #include <unistd.h>
 
-enum { LAP = TT_SHM_PAYLOAD, ROUND = 64 };
+enum { ROUND = 64 };
 
 static void kick(struct tt_shm_peer *p)
 {
@@ -30,14 +30,15 @@ static void kick(struct tt_shm_peer *p)
 /* Returns where `extra` bytes fit in one piece, counted from the beginning of the connection. */
 static uint64_t payload_start(const struct tt_shm_peer *p, size_t extra)
 {
-	uint64_t left = LAP - p->out_bytes % LAP;
+	uint64_t left = p->payload - p->out_bytes % p->payload;
 
 	return left < extra ? p->out_bytes + left : p->out_bytes;
 }
 
 static bool has_room(const struct tt_shm_peer *p, uint64_t end)
 {
-	return (uint32_t)(p->next_out - (uint32_t)p->out_taken) < TT_SHM_LINES && end - p->out_bytes_taken <= LAP;
+	return (uint32_t)(p->next_out - (uint32_t)p->out_taken) < TT_SHM_LINES &&
+	       end - p->out_bytes_taken <= p->payload;
 }
 
 struct tt_shm_line *tt_shm_line(struct tt_shm_peer *p, size_t extra, uint8_t **payload)
@@ -55,7 +56,7 @@ struct tt_shm_line *tt_shm_line(struct tt_shm_peer *p, size_t extra, uint8_t **p
 	if (extra) {
 		line->extra_end = end;
 		p->out_bytes = end;
-		*payload = p->out->payload + start % LAP;
+		*payload = p->out->payload + start % p->payload;
 	}
 	return line;
 }
@@ -71,7 +72,8 @@ const uint8_t *tt_shm_payload(const struct tt_shm_peer *p, const struct tt_shm_l
 {
 	uint64_t size = ((uint64_t)line->extra + ROUND - 1) / ROUND * ROUND, start = line->extra_end - size;
 
-	return size <= LAP && start % LAP + size <= LAP && start >= p->in_bytes ? p->in->payload + start % LAP : NULL;
+	return size <= p->payload && start % p->payload + size <= p->payload && start >= p->in_bytes ?
+	       p->in->payload + start % p->payload : NULL;
 }
 
 void tt_shm_taken(struct tt_shm_peer *p, const struct tt_shm_line *line)
@@ -79,7 +81,7 @@ void tt_shm_taken(struct tt_shm_peer *p, const struct tt_shm_line *line)
 	p->next_in++;
 	if (line->extra)
 		p->in_bytes = line->extra_end;
-	if (p->next_in - p->told_lines < TT_SHM_LINES / 4 && p->in_bytes - p->told_bytes < LAP / 4)
+	if (p->next_in - p->told_lines < TT_SHM_LINES / 4 && p->in_bytes - p->told_bytes < p->payload / 4)
 		return;
 	p->told_lines = p->next_in;
 	p->told_bytes = p->in_bytes;
