@@ -27,6 +27,11 @@ test_host() {
 	check "memory" has out '^[a-z]*  *memory '
 	check "loopback" has out '^fine     network    127.0.0.1 (lo) accepts'
 	check "the name" has out '^[a-z]*  *names '
+	if grep -q '\[never\]\|\[deny\]' /sys/kernel/mm/transparent_hugepage/shmem_enabled 2> err; then
+		check "small pages" has out '^note     pages .*echo advise > .*shmem_enabled'
+	else
+		check "huge pages" has out '^[a-z]*  *pages '
+	fi
 	doctor --json
 	check "no finding without status 1" is $status "$(grep -c '"findings": [1-9]' out)"
 	json 'd = json.load(open("out")); assert len(d["checks"]) > 8'

@@ -209,6 +209,22 @@ static void judge_shm(struct tt_doctor *d)
 		close(fd);
 }
 
+/* Memory files have huge pages only if this says so; madvise() alone gives them to private memory. */
+static void judge_pages(struct tt_doctor *d)
+{
+	static const char *const path = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+	char text[128];
+
+	if (!tt_doctor_read(path, text, sizeof text))
+		tt_doctor_say(d, TT_NOTE, "pages", "this kernel has no huge pages for shared memory");
+	else if (strstr(text, "[never]") || strstr(text, "[deny]"))
+		tt_doctor_say(d, TT_NOTE, "pages",
+		              "memory of tutti_alloc has small pages: for windows of gigabytes and for adapters, "
+		              "root may do: echo advise > %s", path);
+	else
+		tt_doctor_say(d, TT_FINE, "pages", "memory of tutti_alloc may have huge pages");
+}
+
 static void judge_clock(struct tt_doctor *d)
 {
 	time_t now = (time_t)(tt_calendar() / (1000 * TT_MS));
@@ -234,6 +250,7 @@ void tt_doctor_limits(struct tt_doctor *d)
 	judge_memlock(d);
 	judge_memory(d);
 	judge_shm(d);
+	judge_pages(d);
 	judge_cores(d);
 	judge_proc(d);
 	judge_clock(d);
