@@ -34,6 +34,8 @@ unplugged      120  the same with a cable that is pulled out
 unplugged_cm   120  likewise, where librdmacm has connected them
 removed        120  the same with a device that is removed while all ranks live, and then is added again
 removed_cm     120  likewise, where librdmacm has connected them, while the rank of that device lives
+passive        120  a stopped rank takes puts as fast as a rank that polls; not each MiB read wakes the owner
+doctor         120  tutti doctor in a job names the port of each rank
 connects       120  connects and closes leave no queue pair, memory region or file: rxe, with librdmacm too, and siw'
 # those of check-long
 long_parts='
@@ -211,6 +213,18 @@ part_connects() {
 	connect_often rxe0,rxe1 && TUTTI_VERBS_CONNECT=cm connect_often rxe0,rxe1 || return
 	need_siw > /dev/null || return 0
 	connect_often siw0,siw1
+}
+
+# Ranks 0 and 1, on rxe0 and rxe1.
+pair() { # command
+	TUTTI_TRANSPORTS=verbs,tcp ./tutti run -n 2 sh -c 'TUTTI_VERBS_DEVICES=rxe$TUTTI_RANK exec "$@"' sh "$@"
+}
+# The guest takes seconds for 100 MB, and a sign of life goes 32 times in TUTTI_SILENCE.
+part_passive() { TUTTI_SILENCE=240000 crosses roce0 pair tests/vm/passive; }
+part_doctor() {
+	pair ./tutti doctor > "guest-doctor.text" 2>&1
+	cat guest-doctor.text
+	grep -q 'rxe0:1' guest-doctor.text && grep -q 'rxe1:1' guest-doctor.text && grep -q 'over verbs' guest-doctor.text
 }
 
 part_killed() { strike eval 'kill -9 $third'; }
