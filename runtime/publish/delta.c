@@ -15,8 +15,9 @@ enum {
 	BLOCK = 64,                 /* bytes that are compared at once */
 	PIECE = 64 << 10,           /* bytes that are compared, then summed while they are in the cache */
 	ONE = 192, TWO = 248,       /* first bytes below have no byte behind them; one byte */
-	SAMPLE = 1024,              /* bytes that are compared of each ... */
-	SAMPLES_MIN = 16, SAMPLES_MAX = 128, /* ... of so many parts, to guess how much has changed */
+	SAMPLE = 512,               /* bytes that are compared of each ... */
+	SAMPLES_MIN = 16, SAMPLES_MAX = 64, /* ... of so many parts, to guess how much has changed */
+	PART = 256,                 /* of fewer, where the samples would be more than one byte of so many */
 };
 
 static uint64_t word_at(const void *p)
@@ -143,12 +144,16 @@ static size_t bytes_of(const tutti_tensor *t) { return t->count * tt_type_size(t
 /* Guesses the delta's bytes: parts of both buffers are compared, each pair of bytes as an element. */
 static size_t guess(const struct tt_model *m, const char *old, const char *now)
 {
-	size_t parts = tt_min(tt_max(m->bytes / SAMPLE / 64, SAMPLES_MIN), SAMPLES_MAX), changed = 0, seen = 0;
+	size_t parts = tt_min(tt_max(m->bytes / SAMPLE / PART, SAMPLES_MIN), SAMPLES_MAX), changed = 0, seen = 0;
+	uint16_t a, b;
 
 	for (size_t i = 0; i < parts; i++) {
 		size_t at = m->bytes / parts * i / BLOCK * BLOCK, end = tt_min(at + SAMPLE, m->bytes);
-		for (seen += end - at; at < end; at += 2)
-			changed += old[at] != now[at] || old[at + 1] != now[at + 1];
+		for (seen += end - at; at < end; at += sizeof a) {
+			memcpy(&a, old + at, sizeof a);
+			memcpy(&b, now + at, sizeof b);
+			changed += a != b;
+		}
 	}
 	return seen ? (size_t)((double)changed * 3 / (double)seen * (double)m->bytes) : 0;
 }
