@@ -396,8 +396,8 @@ static void publish_deltas(tutti *job)
 
 static void begin(tutti *job, tutti_publisher_config c)
 {
-	version_now = 0;
 	if (tutti_rank(job) == 0) {
+		version_now = 0;
 		shared = open_state(shapes, TENSORS);
 		publisher = open_publisher(job, &shared, c);
 	}
