@@ -193,7 +193,7 @@ def test_as_torch(ranks):
         emb.close()
         rounds = made(consistency="bsp")
         raises(ValueError, "consistency='bsp' promises", rounds.prefetch, ids)
-        raises(ValueError, "then emb.table.switch", rounds.reopen)
+        rounds.reopen()
         raises(TypeError, "integers, and not torch.float32", made(), ids.float())
         raises(IndexError, "id -1 is none of the 20 rows", made(), torch.tensor([3, -1]))
         raises(ValueError, "offsets and per_sample_weights are of bags", made(), flat, offsets)
@@ -279,7 +279,10 @@ def test_workers(ranks, tmp_path):
         state, saved = model.state_dict(), all_of(model.emb)
         if me == 1:
             state["emb._extra_state"]["folder"] = folder + "/new"
-        assert state["emb._extra_state"] == {"name": "saved", "num": 50, "dim": 4, "folder": folder + "/new"}
+        extra = state["emb._extra_state"]
+        assert extra == {"name": "saved", "num": 50, "dim": 4, "folder": folder + "/new", "save": extra["save"]}
+        if me == 0:
+            assert len(extra["save"]) == 16
         job.barrier()
         model.emb(torch.arange(50)).sum().backward()
         model.emb.step()
@@ -287,6 +290,20 @@ def test_workers(ranks, tmp_path):
         assert not torch.allclose(all_of(model.emb), saved)
         model.load_state_dict(state)
         assert torch.equal(all_of(model.emb), saved) and model.emb.folder == folder + "/new"
+        job.barrier()
+        if me == 0:                             # another save, in that folder and in another one
+            model.emb.save(folder + "/new")
+            os.rename(folder + "/new", folder + "/other")
+            extra["folder"] = folder + "/other"
+        raises(RuntimeError if me else ValueError, "rank 0 has not" if me else "other is not the one that the state",
+               model.load_state_dict, state)
+        if me == 0:
+            os.rename(folder + "/other", folder + "/new")
+            again = dict(model.state_dict())
+            assert again["emb._extra_state"]["save"] != extra["save"]
+            state = again
+        job.barrier()
+        model.load_state_dict(state)
         job.barrier()
         state["emb._extra_state"]["dim"] = 5
         raises(ValueError, "with dim 5, and this one has 4", model.load_state_dict, state)
@@ -323,6 +340,80 @@ def test_server_dies(ranks):
         print("ok")
 
     assert ranks(2, torch_program(program), ends={1: -9})[0].endswith("ok\n")
+
+
+OUTLIVES = """
+import os, signal, sys, time
+import torch, tutti, tutti.torch
+
+folder, consistency, staleness = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.set_num_threads(1)
+job = tutti.init()
+everyone = job.everyone()
+emb = tutti.torch.TableEmbedding(4, 2, tutti.sgd(1), servers=[2], workers=[0, 1], consistency=consistency,
+                                 staleness=staleness, scale=1, load=folder)
+if everyone.rank == 2:
+    if not job.late:
+        everyone.recv(bytearray(1), 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    everyone.recv(bytearray(1), 0)
+    sys.exit()
+
+def outlive(call, *arguments):
+    while True:
+        try:
+            return call(*arguments)
+        except (ConnectionError, tutti.errors.Stale) as e:
+            print("%s: %s" % (type(e).__name__, e), flush=True)
+            emb.reopen()
+
+def step(ids=torch.arange(4)):
+    outlive(emb, ids).sum().backward()
+    outlive(emb.step)
+
+workers = everyone.of([0, 1], "workers")
+step()
+workers.barrier()
+if job.rank == 0:
+    emb.save(folder)
+workers.barrier()
+step()                                      # which is not in the save
+workers.barrier()
+if job.rank == 0:                           # this worker has pulled, and pushes; the other one is not as far
+    emb(torch.arange(4)).sum().backward()
+    everyone.send(b"x", 2)
+for change in job.watch():
+    if change.rank == 2 and change.what == "gone":
+        break
+if job.rank == 0:
+    outlive(emb.step)                       # this gradient is gone
+else:
+    step()
+for _ in range(3):
+    step()
+workers.barrier()
+emb.eval()
+found = emb(torch.arange(4))
+assert (found == -2 - 1 - 6).all(), found
+emb.finish()
+workers.barrier()
+if job.rank == 0:
+    everyone.send(b"x", 2)
+workers.barrier()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("consistency, staleness", (("ssp", 2), ("bsp", 0)))
+def test_server_dies_under_steps(tmp_path, consistency, staleness):
+    """With "ssp" and "bsp" the error names the server; reopen() goes on from the save, with level workers."""
+    (tmp_path / "program.py").write_text(OUTLIVES)
+    done = subprocess.run(["tutti", "run", "--restart", "1", "-n", "3", sys.executable, "-u", "program.py", "save",
+                           consistency, str(staleness)], cwd=str(tmp_path), env=clean_environment(OMP_NUM_THREADS=1),
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200)
+    text = done.stdout.decode()
+    assert done.returncode == 0 and text.count("done\n") == 2 and text.count("RankDied: table p") == 2, text
+    assert "RankDied: table push of rows: rank 2 went down" in text, text
 
 
 def test_example(tmp_path):

@@ -1,6 +1,7 @@
 """An embedding whose rows lie in a table on servers."""
 from __future__ import annotations
 
+import json
 import os
 import time
 import weakref
@@ -107,6 +108,16 @@ def _until_servers_are_back(call: Callable[[], T], seconds: float) -> T:
             time.sleep(0.1)
 
 
+def _which(folder: str, name: str) -> Optional[str]:
+    """Which save of the name is in the folder: the seal of the save's index, which holds the seals of all its files.
+    None: there is none."""
+    try:
+        with open(os.path.join(folder, name + ".safetensors.index.json"), encoding="utf-8") as file:
+            return str(json.load(file)["metadata"]["tutti_seal"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 class TableEmbedding(torch.nn.Module):
     """torch.nn.Embedding, and EmbeddingBag, with rows in a table: the servers hold them and apply the update rule.
 
@@ -154,15 +165,18 @@ class TableEmbedding(torch.nn.Module):
                 raise ValueError("padding_idx %d is none of %d rows" % (padding_idx, num))
             padding_idx %= num
         self.num, self.dim, self.padding_idx, self.mode, self.dtype = num, dim, padding_idx, mode, dtype
-        self.consistency, self.accumulate, self.include_last_offset = consistency, accumulate, include_last_offset
+        self.consistency, self.staleness = consistency, staleness
+        self.accumulate, self.include_last_offset = accumulate, include_last_offset
         group = group_of(group)
         self.group = group.everyone() if isinstance(group, Job) and group.late else group
         self.scale = 1 / (self.group.size if workers is None else len(workers)) if scale is None else scale
         rule = sgd() if rule is None else rule
         self.learning_rate = getattr(rule, "options", {}).get("learning_rate")
         self.folder: Optional[str] = None  # of the last save
+        self._save: Optional[str] = None   # which one that is
         if load is not None and os.path.exists(os.path.join(os.fspath(load), name + ".safetensors.index.json")):
             self.folder = os.path.abspath(load)
+            self._save = _which(self.folder, name)
         config: Any = {"servers": servers, "workers": workers, "init": init, "mode": consistency,
                        "staleness": staleness, "load": self.folder}
         if num is None:
@@ -296,22 +310,27 @@ class TableEmbedding(torch.nn.Module):
         os.makedirs(folder, exist_ok=True)
         self.table.save(folder)
         self.folder = os.path.abspath(folder)
+        self._save = _which(self.folder, self.table.name)
 
     def reopen(self, timeout: float = 60) -> None:
         """Waits until servers that died are back, and goes on with them: they begin with their last save.
 
-        timeout: seconds, after which no new try begins, and the error is raised: RankDied, NotOpen. Raises ValueError
-        of "ssp" and "bsp", whose workers must become level again.
+        With "ssp" and "bsp" all workers that have not finished call, and are level then: their next steps have the same
+        number. timeout: seconds, after which no new try begins, and the error is raised: RankDied, NotOpen; TimedOut: a
+        worker has not called.
         """
-        if self.consistency != "async":
-            raise ValueError("reopen() is for consistency=\"async\": with %r call emb.table.reopen() on all ranks, and "
-                             "then emb.table.switch(...), so that the workers are level" % self.consistency)
         self._ahead = None
-        _until_servers_are_back(self.table.reopen, timeout)
+        _until_servers_are_back(self._reopen, timeout)
+
+    def _reopen(self) -> None:
+        self.table.reopen()
+        if self.consistency != "async":
+            self.table.switch(self.consistency, self.staleness)
 
     def get_extra_state(self) -> Dict[str, Any]:
-        """What state_dict() has: the table's name and shape, and the folder of the last save. The rows are there."""
-        return {"name": self.table.name, "num": self.num, "dim": self.dim, "folder": self.folder}
+        """What state_dict() has: the table's name and shape, and folder and seal of the last save. The rows are there.
+        """
+        return {"name": self.table.name, "num": self.num, "dim": self.dim, "folder": self.folder, "save": self._save}
 
     def set_extra_state(self, state: Dict[str, Any]) -> None:
         """What load_state_dict() does: rank 0 loads its folder's save, on all servers. A collective."""
@@ -323,19 +342,24 @@ class TableEmbedding(torch.nn.Module):
         self._collected.clear()
         self._ahead = None
         self.group.barrier()
-        error = self._load(state["folder"]) if self.group.rank == 0 else None
+        error = self._load(state) if self.group.rank == 0 else None
         failed = torch.tensor([error is not None], dtype=torch.uint8, device="cpu")
         self.group.broadcast(failed)
         if error is not None:
             raise error
         if failed:
             raise RuntimeError("rank 0 has not loaded the embedding %r: its error says why" % self.table.name)
-        self.folder = state["folder"]
+        self.folder, self._save = state["folder"], state["save"]
 
-    def _load(self, folder: Optional[str]) -> Optional[Exception]:
+    def _load(self, state: Dict[str, Any]) -> Optional[Exception]:
+        folder, name = state["folder"], self.table.name
         if folder is None:
             return ValueError("the state of the embedding %r names no save: call save(folder) before state_dict(), on "
-                              "rank 0" % self.table.name)
+                              "rank 0" % name)
+        if _which(folder, name) not in (None, state["save"]):  # None: the servers say what is there
+            return ValueError("the save of the embedding %r in %s is not the one that the state was made with: name "
+                              "that one's folder in the state, and save each checkpoint in a folder of its own"
+                              % (name, folder))
         try:
             self.table.load(folder)
         except Exception as e:  # pylint: disable=broad-except
