@@ -1437,7 +1437,8 @@ typedef struct tutti_weight {
 	int dims;                 /* 0 to 8; 0: one element */
 	size_t shape[8];
 	void *data;               /* of a reader's list: NULL */
-	uint64_t reserved[4];
+	int shard;                /* of a reader's list: which shard has it; else 0 */
+	uint64_t reserved[3];
 } tutti_weight;
 typedef struct tutti_publisher_config { /* zeros are the defaults */
 	int buffers;              /* 3 to 16; 0: 3. More of them: readers are overtaken less often */
@@ -1447,22 +1448,34 @@ typedef struct tutti_publisher_config { /* zeros are the defaults */
 	                           * process that publishes under the name after another one has another one */
 	double deltas;            /* memory for deltas, which tutti_reader_update takes, as a part of the tensors'
 	                           * bytes, up to 16: 0.5 is half of these bytes. 0: no deltas */
-	uint64_t reserved[5];
+	/* A publication in shards: several ranks publish under one name, each its own part of the tensors. */
+	int shards;               /* how many there are: 2 to 1024; 0: this publisher has all tensors */
+	int shard;                /* which one this is, from 0 up */
+	int shard_0;              /* the rank in the group that has shard 0, where readers begin */
+	int shard_wait_ms;        /* how long begin and publish wait for slower shards; 0: not; -1: the group's
+	                           * timeout */
+	uint64_t reserved[3];
 } tutti_publisher_config;
 /* Opens a publication under a name of 1 to 160 bytes, of n tensors. Names, types and shapes are copied, and stay as
  * they are. data: where publish takes a tensor from; with data NULL in all of them, the program writes versions in
- * place alone. config NULL: the defaults. Does not block. -EINVAL; -EEXIST: the name is open here; -ENOMEM. */
+ * place alone. config NULL: the defaults. Does not block. -EINVAL; -EEXIST: the name is open here; -ENOMEM.
+ *   A shard names the generation, the same one as all shards, and publishes the same versions as they do. Shards other
+ * than shard 0 wait for shard 0 to open that generation. -ETIMEDOUT: it did not; -ESTALE: it has a later one. */
 int tutti_publisher_open(tutti *, const char *name, const tutti_weight *weights, int n,
                          const tutti_publisher_config *config, tutti_publisher **publisher);
 /* Readers that fetch afterwards get -ESTALE once, then wait for the name to be open again. NULL is allowed. Blocks as
  * tutti_window_close does. */
 void tutti_publisher_close(tutti_publisher *);
 /* Copies the tensors into a buffer and shows them as that version, with up to 4096 bytes of meta data. version: 1 or
- * more, above that of the last call, less than 2^60. Does not block. -EINVAL. */
+ * more, above that of the last call, less than 2^60. Does not block. -EINVAL.
+ *   Of a shard: readers see the newest version that all shards have. No shard writes over that version, so a shard that
+ * is up to buffers - 1 versions ahead of the slowest one waits for it, shard_wait_ms at most, and never for a reader.
+ * -EAGAIN: it is still ahead; nothing was published. -ECONNRESET, -ENOTCONN: a shard is gone. -ESTALE: shard 0 has
+ * closed the name. After these all shards close, and open the name under a higher generation. */
 int tutti_publisher_publish(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
 /* The same without a copy: the program writes all elements into a buffer, between these calls. to: gets the list of the
  * tensors, n of them, as they lie in the buffer; they hold an older version, or zeros. Until the commit another begin
- * gives the same buffer, and publish uses it. Neither blocks. -EINVAL: commit without begin. */
+ * gives the same buffer, and publish uses it. Neither blocks. -EINVAL: commit without begin. Of a shard: as publish. */
 int tutti_publisher_begin(tutti_publisher *, tutti_tensor *to);
 int tutti_publisher_commit(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
 /* Waits until `readers` readers that are there have taken this version or a newer one, or are there at all (0): only a
@@ -1480,7 +1493,9 @@ typedef struct tutti_publisher_info {
 int tutti_publisher_look(tutti_publisher *, tutti_publisher_info *); /* does not block */
 
 /* Opens a reader of the publication that another rank of the group has under this name. Blocks, as a get does, until
- * that rank has opened it. One reader of a name in a process and job. -ENOENT: the rank did not open it in time;
+ * that rank has opened it. Of a publication in shards the rank is shard 0's, and the list is that of shard 0, then that
+ * of shard 1, and so on. One reader of a name in a process and job. -ENOENT: the rank, or a shard, did not open it in
+ * time;
  * -EBADMSG: the rank publishes nothing under this name; -EEXIST; -EINVAL: this rank itself. */
 int tutti_reader_open(tutti *, const char *name, int rank, tutti_reader **reader);
 void tutti_reader_close(tutti_reader *); /* NULL is allowed. Blocks as tutti_window_close does */

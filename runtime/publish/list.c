@@ -125,9 +125,14 @@ int tt_publish_model(const tutti_weight *list, int n, struct tt_model *model, bo
 
 static size_t page_end(size_t at) { return (at + 4095) / 4096 * 4096; }
 
+size_t tt_publish_places(const struct tt_publish_head *h)
+{
+	return sizeof *h + (h->shard ? 0 : h->shards * sizeof(struct tt_shard_word));
+}
+
 struct tt_publish_layout tt_publish_layout(const struct tt_publish_head *h)
 {
-	struct tt_publish_layout l = { .places = sizeof *h };
+	struct tt_publish_layout l = { .places = tt_publish_places(h) };
 
 	l.list = l.places + h->places * sizeof(struct tt_reader_place);
 	l.meta = page_end(l.list + h->list_bytes);
@@ -135,6 +140,6 @@ struct tt_publish_layout tt_publish_layout(const struct tt_publish_head *h)
 	l.stride = page_end(h->bytes);
 	l.entries = l.buffers + h->buffers * l.stride;
 	l.ring = l.entries + (h->deltas ? TT_DELTAS * sizeof(struct tt_delta_entry) : 0);
-	l.all = l.ring + h->deltas;
+	l.all = l.ring + tt_publish_ring(h);
 	return l;
 }

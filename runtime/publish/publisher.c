@@ -26,14 +26,24 @@ struct tutti_publisher {
 	struct hold *holds;         /* one a place */
 	uint64_t hold_ns, timeout;
 	uint64_t published, reused, delta_bytes; /* other threads read these, and shown.number */
+	struct tt_shards *shards;   /* NULL: this publisher has all tensors */
 };
 
 /* ---- opening and closing ---- */
+
+static void close_shards(tutti_publisher *p)
+{
+	if (p->shards)
+		tt_shards_close(p->shards);
+	free(p->shards);
+	p->shards = NULL;
+}
 
 static void release_publisher(struct tt_handle *h)
 {
 	tutti_publisher *p = tt_container_of(h, tutti_publisher, handle);
 
+	close_shards(p);
 	tutti_window_close(p->window);
 	tt_memory_free(p->memory);
 	tt_model_close(&p->model);
@@ -63,7 +73,7 @@ static void fill_head(tutti_publisher *p, const struct tt_publish_head *head, co
 static int open_deltas(tutti_publisher *p)
 {
 	return tt_delta_ring_open(&p->deltas, (struct tt_delta_entry *)(void *)(p->memory + p->at.entries),
-	                          (uint8_t *)p->memory + p->at.ring, p->head->deltas, p->model.bytes);
+	                          (uint8_t *)p->memory + p->at.ring, tt_publish_ring(p->head), p->model.bytes);
 }
 
 static int make_memory(tutti_publisher *p, const tutti_publisher_config *c, const uint8_t *list, size_t bytes)
@@ -77,13 +87,15 @@ static int make_memory(tutti_publisher *p, const tutti_publisher_config *c, cons
 		.buffers = c->buffers ? (uint64_t)c->buffers : 3,
 		.bytes = p->model.bytes,
 		.list_hash = tt_hash64(TT_HASH64, list, bytes),
+		.shard = (uint32_t)c->shard,
+		.shards = c->shards > 1 ? (uint32_t)c->shards : 0,
 	};
 	void *memory;
 	int err;
 
 	if (head.bytes > TT_PUBLISH_BYTES)
 		return tt_fail(-EINVAL, "publisher: the tensors have %zu bytes, more than memory has", p->model.bytes);
-	head.deltas = ((uint64_t)((double)head.bytes * c->deltas) + 4095) / 4096 * 4096;
+	head.deltas = (uint32_t)(((uint64_t)((double)head.bytes * c->deltas) + 4095) / 4096);
 	p->at = tt_publish_layout(&head);
 	if (!(p->holds = calloc((size_t)p->places, sizeof *p->holds)))
 		return tt_fail(-ENOMEM, "publisher: no memory for %d ranks", p->places);
@@ -109,6 +121,8 @@ static int check_config(const tutti_publisher_config *c, const char *name)
 		return tt_fail(-EINVAL, "publisher \"%s\": hold_ms is %d, and must not be negative", name, c->hold_ms);
 	if (!(c->deltas >= 0 && c->deltas <= 16))
 		return tt_fail(-EINVAL, "publisher \"%s\": deltas is %g, and must be from 0 to 16", name, c->deltas);
+	if (c->deltas > 0 && c->shards)
+		return tt_fail(-ENOTSUP, "publisher \"%s\": a publication in shards has no deltas: set deltas to 0", name);
 	return 0;
 }
 
@@ -131,6 +145,18 @@ out:
 	return err;
 }
 
+/* Waits for shard 0, if this is another one. */
+static int open_shards(tutti_publisher *p, tutti *at, const tutti_publisher_config *c)
+{
+	struct tt_shard_word *own = (struct tt_shard_word *)(void *)(p->memory + sizeof *p->head);
+
+	if (c->shards < 2)
+		return 0;
+	if (!(p->shards = calloc(1, sizeof *p->shards)))
+		return tt_fail(-ENOMEM, "no memory for a publisher");
+	return tt_shards_open(p->shards, at, p->window, c, p->head, c->shard ? NULL : own, &at->handle.users);
+}
+
 static int open_publisher(tutti *at, const char *name, const tutti_weight *list, int n, const tutti_publisher_config *c,
                           tutti_publisher **out)
 {
@@ -145,7 +171,8 @@ static int open_publisher(tutti *at, const char *name, const tutti_weight *list,
 	p->timeout = tt_group_timeout(at);
 	snprintf(full, sizeof full, "publication %s", name);
 	if ((err = fill_publisher(p, list, n, c)) ||
-	    (err = tutti_window_open(tutti_job(at), full, p->memory, p->at.all, &p->window))) {
+	    (err = tutti_window_open(tutti_job(at), full, p->memory, p->at.all, &p->window)) ||
+	    (err = open_shards(p, at, c))) {
 		release_publisher(&p->handle);
 		return err;
 	}
@@ -160,14 +187,15 @@ int tutti_publisher_open(tutti *at, const char *name, const tutti_weight *weight
                          const tutti_publisher_config *config, tutti_publisher **out)
 {
 	static const tutti_publisher_config none;
+	struct tt_users *outer;
 	int err = tt_usable(tt_job_of(at));
 
 	config = config ? config : &none;
 	if (err || (err = tt_given(out, "tutti_publisher_open: publisher")) || (err = check_config(config, name)) ||
-	    (err = tt_users_enter(at->job, &at->handle.users)))
+	    (err = tt_shards_check(config, name, at)) || (err = tt_opening_enter(at->job, &at->handle.users, &outer)))
 		return err;
 	err = open_publisher(at, name, weights, n, config, out);
-	tt_users_exit(at->job, &at->handle.users);
+	tt_opening_exit(at->job, &at->handle.users, outer);
 	return err;
 }
 
@@ -178,6 +206,7 @@ void tutti_publisher_close(tutti_publisher *p)
 	if (!p || !tt_handle_close(&p->handle))
 		return;
 	tt_unlock(p->job);
+	close_shards(p);
 	tutti_window_close(p->window);
 	p->window = NULL;
 	tt_handle_free(&p->handle);
@@ -241,35 +270,88 @@ static bool take_buffer(tutti_publisher *p, int i)
 	return false;
 }
 
+/* The oldest one that no reader holds. -1: there is none. */
+static int take_unheld(tutti_publisher *p, unsigned kept)
+{
+	int i;
+
+	while ((i = tt_buffers_oldest(&p->shown, kept)) >= 0 && !take_buffer(p, i))
+		kept |= 1u << i;
+	return i;
+}
+
+static int break_hold(tutti_publisher *p, unsigned kept)
+{
+	int i = tt_buffers_oldest(&p->shown, kept);
+
+	if (i >= 0)
+		tt_buffers_spoil(&p->shown, i);
+	return i;
+}
+
 /* The newest buffer is the last choice: until the commit there is no newest version then. If that is held, too, the
  * oldest hold is broken: the publisher waits for nobody. */
 static int choose_buffer(tutti_publisher *p)
 {
-	unsigned kept = 0;
-	int i;
+	int i = take_unheld(p, 0);
 
-	while ((i = tt_buffers_oldest(&p->shown, kept)) >= 0) {
-		if (take_buffer(p, i))
-			return i;
-		kept |= 1u << i;
-	}
+	if (i >= 0)
+		return i;
 	__atomic_add_fetch(&p->reused, 1, __ATOMIC_RELAXED);
 	if (take_buffer(p, p->shown.newest)) {
 		__atomic_store_n(&p->head->front.last.number, 0, __ATOMIC_RELAXED);
 		return p->shown.newest;
 	}
-	i = tt_buffers_oldest(&p->shown, 0);
-	tt_buffers_spoil(&p->shown, i);
-	return i;
+	return break_hold(p, 0);
+}
+
+/* The buffers with versions that all shards may have as their newest are kept, and the newest one is among them. Where
+ * readers hold all the others, a shard that is ahead waits: slower shards will free a buffer. The slowest shard breaks
+ * the oldest hold. -1: it is to wait. */
+static int choose_unkept(tutti_publisher *p)
+{
+	unsigned kept = tt_shards_kept(p->shards, &p->shown);
+	int i = take_unheld(p, kept);
+
+	if (i >= 0 || kept & (kept - 1))
+		return i;
+	__atomic_add_fetch(&p->reused, 1, __ATOMIC_RELAXED);
+	return break_hold(p, kept);
+}
+
+/* Of a shard, which waits for the others, and for no reader. */
+static int choose_of_shard(tutti_publisher *p, int *buffer)
+{
+	uint64_t pause = TT_PUBLISH_PAUSE, deadline = tt_publish_deadline(p->shards->wait, -1);
+	int err;
+
+	if ((*buffer = take_unheld(p, tt_shards_kept(p->shards, &p->shown))) >= 0)
+		return 0;
+	for (;;) {
+		if ((err = tt_shards_look(p->shards)) || (*buffer = choose_unkept(p)) >= 0)
+			return err;
+		if ((err = tt_shards_missing(p->shards)) != -EAGAIN || tt_now() >= deadline)
+			return err;
+		if ((err = tt_publish_pause(p->job, &p->handle.users, &pause, deadline)))
+			return err;
+	}
 }
 
 static char *buffer_at(const tutti_publisher *p, int i) { return p->memory + p->at.buffers + (size_t)i * p->at.stride; }
 
-static char *begin_writing(tutti_publisher *p)
+static int begin_writing(tutti_publisher *p, char **to)
 {
-	if (p->writing < 0)
-		p->writing = choose_buffer(p);
-	return buffer_at(p, p->writing);
+	int i = p->writing, err = 0;
+
+	if (i < 0 && p->shards)
+		err = choose_of_shard(p, &i);
+	else if (i < 0)
+		i = choose_buffer(p);
+	if (err)
+		return err;
+	p->writing = i;
+	*to = buffer_at(p, i);
+	return 0;
 }
 
 /* ---- publishing ---- */
@@ -299,30 +381,35 @@ static void keep_delta(tutti_publisher *p, uint64_t version)
 	__atomic_store_n(&p->delta_bytes, bytes, __ATOMIC_RELAXED);
 }
 
-static void commit(tutti_publisher *p, uint64_t version, const void *meta, size_t bytes)
+static int commit(tutti_publisher *p, uint64_t version, const void *meta, size_t bytes)
 {
-	int i = p->writing;
+	int i = p->writing, err = p->shards ? tt_shards_settle(p->shards) : 0;
 
+	if (err)
+		return err;
 	if (bytes)
 		memcpy(p->memory + p->at.meta + (size_t)i * TT_PUBLISH_META, meta, bytes);
 	keep_delta(p, version);
 	tt_buffers_show(&p->shown, i, version, bytes, 0);
 	p->writing = -1;
 	__atomic_add_fetch(&p->published, 1, __ATOMIC_RELAXED);
+	return p->shards ? tt_shards_tell(p->shards, version) : 0;
 }
 
 static int publish(tutti_publisher *p, uint64_t version, const void *meta, size_t bytes)
 {
 	int err = check_version(p, version, meta, bytes);
+	char *to;
 
 	if (err)
 		return err;
 	if (p->held)
 		return tt_fail(-EINVAL, "publish: the tensors have no memory of the program's: write between "
 		               "tutti_publisher_begin and tutti_publisher_commit");
-	tt_model_store(&p->model, begin_writing(p));
-	commit(p, version, meta, bytes);
-	return 0;
+	if ((err = begin_writing(p, &to)))
+		return err;
+	tt_model_store(&p->model, to);
+	return commit(p, version, meta, bytes);
 }
 
 int tutti_publisher_publish(tutti_publisher *p, uint64_t version, const void *meta, size_t meta_bytes)
@@ -339,12 +426,14 @@ int tutti_publisher_publish(tutti_publisher *p, uint64_t version, const void *me
 int tutti_publisher_begin(tutti_publisher *p, tutti_tensor *to)
 {
 	int err = tt_given(to, "tutti_publisher_begin: to");
+	char *buffer;
 
 	if (err || (err = enter(p)))
 		return err;
-	tt_model_place(&p->model, begin_writing(p), to);
+	if (!(err = begin_writing(p, &buffer)))
+		tt_model_place(&p->model, buffer, to);
 	leave(p);
-	return 0;
+	return err;
 }
 
 int tutti_publisher_commit(tutti_publisher *p, uint64_t version, const void *meta, size_t meta_bytes)
@@ -357,32 +446,12 @@ int tutti_publisher_commit(tutti_publisher *p, uint64_t version, const void *met
 	if (!err && p->writing < 0)
 		err = tt_fail(-EINVAL, "tutti_publisher_commit: nothing was begun: call tutti_publisher_begin first");
 	if (!err)
-		commit(p, version, meta, meta_bytes);
+		err = commit(p, version, meta, meta_bytes);
 	leave(p);
 	return err;
 }
 
 /* ---- readers ---- */
-
-static bool never(void *arg) { return arg; }
-
-int tt_publish_pause(struct tt_job *job, struct tt_users *users, uint64_t *ns, uint64_t deadline)
-{
-	uint64_t now = tt_now();
-
-	tt_lock(job);
-	int err = tt_wait_for(job, users, never, NULL, tt_min(now + *ns, deadline));
-	tt_unlock(job);
-	*ns = tt_min(2 * *ns, 5 * TT_MS);
-	return err == -ETIMEDOUT ? 0 : err;
-}
-
-uint64_t tt_publish_deadline(uint64_t timeout, int timeout_ms)
-{
-	uint64_t now = tt_now(), wait = timeout_ms < 0 ? timeout : (uint64_t)timeout_ms * TT_MS;
-
-	return wait < TT_FOREVER - now ? now + wait : TT_FOREVER;
-}
 
 /* How many readers are there that have taken a version, this one or a newer one; 0: all readers. */
 static int count_readers(tutti_publisher *p, uint64_t version)

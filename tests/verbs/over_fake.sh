@@ -12,7 +12,7 @@ seeds=${1:-1}
 most='window/unit_runtime collective/unit_collectives collective/unit_loans member/unit_group table/unit_table
 	table/unit_snapshots average/unit_gossip'
 rest='table/unit_rows table/unit_clocks table/unit_table_faults average/unit_sync average/unit_center
-	control/unit_controller publish/unit_publish publish/unit_delta'
+	control/unit_controller publish/unit_publish publish/unit_delta publish/unit_shards'
 # shellcheck disable=SC2086
 [ $# -gt 0 ] || set -- $most ${TEST_FULL:+$rest}
 if [ ! -x verbs/unit_fake ]; then

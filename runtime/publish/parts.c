@@ -1,0 +1,205 @@
+/* parts.c - a reader of a publication in shards
+ *
+ *      GET the words of all shards from shard 0 --> the newest version that all have
+ *      of each shard: GET the stamps --> the buffer that has this version
+ *
+ * Then reader.c copies each shard's part as it copies a publication without shards. Each part is that version, or the
+ * fetch begins anew. */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "publish/reader_private.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static int get_words(tutti_reader *r, struct tt_shard_word *words)
+{
+	return tt_reader_get(r, sizeof(struct tt_publish_head), words, (size_t)r->parts * sizeof *words);
+}
+
+/* ---- the shards' openings ---- */
+
+/* Shard 0 has opened the name again, or is met for the first time in this process. -EAGAIN: it does so just now. */
+static int look_words(tutti_reader *r)
+{
+	int err = tt_reader_ask(r);
+
+	if (err)
+		return err;
+	if (!(err = get_words(r, r->words)) && r->words[0].hash == r->head.front.hash)
+		return 0;
+	if (err && err != -ERANGE)
+		return err;
+	r->head.front.hash = 0; /* if this fails, the next look tries again */
+	if ((err = tt_reader_meet(r)) || (err = get_words(r, r->words)))
+		return err;
+	return r->words[0].hash == r->head.front.hash ? 0 : -EAGAIN;
+}
+
+static int take_rank(tutti_reader *sub, uint64_t rank)
+{
+	if (rank > (uint64_t)tt_members(sub->job)->capacity || (int)rank - 1 == sub->job->rank)
+		return tt_fail(-EBADMSG, "%s: shard 0 says that it is on rank %llu, which cannot be", sub->what,
+		               (unsigned long long)rank - 1);
+	sub->member = (int)rank - 1;
+	return 0;
+}
+
+static int meet_shard(tutti_reader *sub, const struct tt_shard_word *w, int k)
+{
+	int err;
+
+	sub->head.front.hash = 0; /* if this fails, the next look tries again */
+	if ((err = take_rank(sub, w->rank)) || (err = tt_reader_ask(sub)) || (err = tt_reader_meet(sub)))
+		return err;
+	if (sub->head.front.hash == w->hash && sub->head.generation == w->generation && (int)sub->head.shard == k)
+		return 0;
+	sub->head.front.hash = 0;
+	return -EAGAIN; /* it is of another opening: its word comes */
+}
+
+/* Its rank may have gone: then a get has the sentence. */
+static int find_shard(tutti_reader *r, int k)
+{
+	const struct tt_shard_word *w = &r->words[k];
+	tutti_reader *sub = r->part[k];
+	uint64_t newest;
+	int err;
+
+	r->missing = k;
+	if (!w->rank || w->generation != r->head.generation)
+		return -EINPROGRESS;
+	if (k && (w->hash != sub->head.front.hash || (int)w->rank - 1 != sub->member) &&
+	    (err = meet_shard(sub, w, k)))
+		return tt_reader_lose(sub, err);
+	tt_lock(r->job);
+	err = tt_window_ask(r->window, sub->member);
+	tt_unlock(r->job);
+	if (err == -ECONNRESET || err == -ENOTCONN)
+		err = tt_reader_get(sub, offsetof(struct tt_front, newest), &newest, sizeof newest);
+	return tt_reader_lose(sub, err);
+}
+
+/* ---- versions ---- */
+
+/* The buffer of that shard that has this version. -EAGAIN: it was written over meanwhile, or never was there. */
+static int find_buffer(struct tt_fetch *f, uint64_t version)
+{
+	struct tt_stamp stamp[TT_PUBLISH_MOST];
+	tutti_reader *sub = f->r;
+	int n = (int)sub->head.buffers;
+	int err = tt_reader_get(sub, tt_reader_stamp_at(0), stamp, (size_t)n * sizeof *stamp);
+
+	for (int i = 0; !err && i < n; i++)
+		if (stamp[i].number == version) {
+			f->stamp = stamp[i];
+			f->buffer = i;
+			return 0;
+		}
+	return err ? tt_reader_lose(sub, err) : -EAGAIN;
+}
+
+static int find_shards(tutti_reader *r)
+{
+	int err = tt_reader_lose(r, look_words(r));
+
+	r->missing = 0;
+	for (int k = 0; k < r->parts && !err; k++)
+		err = find_shard(r, k);
+	return err;
+}
+
+int tt_parts_look(tutti_reader *r, uint64_t newer_than)
+{
+	int err = find_shards(r);
+	uint64_t version;
+
+	if (err)
+		return err;
+	if (!(version = tt_shards_whole(r->words, r->parts)))
+		return -ENODATA;
+	r->fetch[0].stamp.number = version;
+	if (version <= newer_than && r->generation == r->head.generation)
+		return 0;
+	for (int k = 0; k < r->parts && !err; k++) {
+		r->missing = k;
+		err = find_buffer(&r->fetch[k], version);
+	}
+	return err;
+}
+
+int tt_parts_newest(tutti_reader *r, uint64_t *version)
+{
+	struct tt_shard_word *words = malloc((size_t)r->parts * sizeof *words);
+	int err = !words ? tt_fail(-ENOMEM, "%s: no memory for %d shards", r->what, r->parts) :
+	          tt_reader_ask(r) ? -ESTALE : get_words(r, words);
+
+	if (!err)
+		*version = tt_shards_whole(words, r->parts);
+	free(words);
+	return err;
+}
+
+/* ---- opening ---- */
+
+static int add_part(tutti_reader *r, int k)
+{
+	tutti_reader *sub = calloc(1, sizeof *sub);
+	char *what;
+
+	if (!sub || asprintf(&what, "%s, shard %d", r->what, k) < 0) {
+		free(sub);
+		return tt_fail(-ENOMEM, "no memory for a reader");
+	}
+	sub->what = what;
+	sub->job = r->job;
+	sub->users = r->users;
+	sub->window = r->window;
+	sub->timeout = r->timeout;
+	sub->member = r->member;
+	r->part[k] = sub;
+	return 0;
+}
+
+static int add_parts(tutti_reader *r)
+{
+	char *what;
+	int err = 0;
+
+	r->words = calloc((size_t)r->parts, sizeof *r->words);
+	if (!r->words)
+		return tt_fail(-ENOMEM, "no memory for a reader of %d shards", r->parts);
+	for (int k = 1; k < r->parts && !err; k++)
+		err = add_part(r, k);
+	if (err || asprintf(&what, "%s, shard 0", r->what) < 0)
+		return err ? err : tt_fail(-ENOMEM, "no memory for a reader");
+	free(r->what);
+	r->what = what;
+	return 0;
+}
+
+int tt_parts_open(tutti_reader *r, struct tt_users *opening)
+{
+	uint64_t pause = TT_PUBLISH_PAUSE, deadline = tt_publish_deadline(r->timeout, -1);
+	int err = add_parts(r);
+
+	while (!err && (err = find_shards(r))) {
+		if (err != -EAGAIN && err != -EINPROGRESS && err != -ESTALE)
+			return err;
+		if (tt_now() >= deadline)
+			return tt_fail(-ENOENT, "%s has not opened the publication in time",
+			               r->part[r->missing]->what);
+		err = tt_publish_pause(r->job, opening, &pause, deadline);
+	}
+	r->generation = r->head.generation; /* it may have been opened again meanwhile */
+	return err;
+}
+
+void tt_parts_free(tutti_reader *r)
+{
+	for (int k = 1; r->part && k < r->parts; k++)
+		if (r->part[k]) {
+			tt_reader_free(r->part[k]);
+			free(r->part[k]);
+		}
+	free(r->words);
+}
