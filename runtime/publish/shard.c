@@ -22,7 +22,7 @@ uint64_t tt_shards_whole(const struct tt_shard_word *words, int n)
 
 int tt_shards_check(const tutti_publisher_config *c, const char *name, tutti *at)
 {
-	int me = tutti_rank(at);
+	int me = at->job->rank, first;
 
 	if (c->shards < 2 && (c->shards < 0 || c->shard || c->shard_0 || c->shard_wait_ms))
 		return tt_fail(-EINVAL, "publisher \"%s\": shard %d of %d: there are at least 2 shards, or all members "
@@ -38,9 +38,11 @@ int tt_shards_check(const tutti_publisher_config *c, const char *name, tutti *at
 	if (c->shard_wait_ms < -1)
 		return tt_fail(-EINVAL, "publisher \"%s\": shard_wait_ms is %d, and must be -1 or more", name,
 		               c->shard_wait_ms);
-	if ((c->shard_0 == me) != (c->shard == 0))
+	if ((first = tutti_group_member(at, c->shard_0)) < 0)
+		return first;
+	if ((first == me) != (c->shard == 0))
 		return tt_fail(-EINVAL, "publisher \"%s\": this is shard %d on rank %d, and shard_0 says that shard 0 "
-		               "is on rank %d", name, c->shard, me, c->shard_0);
+		               "is on rank %d", name, c->shard, me, first);
 	return 0;
 }
 
