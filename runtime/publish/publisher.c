@@ -122,7 +122,8 @@ static int check_config(const tutti_publisher_config *c, const char *name)
 	if (!(c->deltas >= 0 && c->deltas <= 16))
 		return tt_fail(-EINVAL, "publisher \"%s\": deltas is %g, and must be from 0 to 16", name, c->deltas);
 	if (c->deltas > 0 && c->shards)
-		return tt_fail(-ENOTSUP, "publisher \"%s\": a publication in shards has no deltas: set deltas to 0", name);
+		return tt_fail(-ENOTSUP, "publisher \"%s\": a publication in shards has no deltas: set deltas to 0",
+		               name);
 	return 0;
 }
 

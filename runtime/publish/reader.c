@@ -354,7 +354,8 @@ static int update(struct tt_fetch *f)
 		return -ENODATA;
 	if ((err = get_entries(f, all)))
 		return err;
-	if (!tt_delta_find(all, from, f->stamp.number, tt_publish_ring(&r->head), r->model.bytes - 2 * sizeof all, &f->chain))
+	if (!tt_delta_find(all, from, f->stamp.number, tt_publish_ring(&r->head), r->model.bytes - 2 * sizeof all,
+	                   &f->chain))
 		return -ENODATA;
 	if ((err = make_room(r, f->chain.bytes)) || (err = copy_version(f, bring_deltas)) ||
 	    (err = get_entries(f, all)))
@@ -368,7 +369,8 @@ static int update(struct tt_fetch *f)
 	return -ENODATA;
 }
 
-/* Only a publication without shards has deltas. A reader that was overtaken often does not try deltas again: a hold does not keep them. */
+/* Only a publication without shards has deltas. A reader that was overtaken often does not try deltas again: a hold
+ * does not keep them. */
 static int take_version(struct tt_fetch *f, unsigned overtaken)
 {
 	int err = overtaken < HOPEFUL ? update(f) : -ENODATA;

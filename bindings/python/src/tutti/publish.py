@@ -106,8 +106,8 @@ class Publisher(_Fleet, Owner):
     None: the default job. boot: "HOST:PORT" of this host instead: there the object makes a job of its own for readers,
     which ends with close(). The rest of that job comes from the environment, as TUTTI_SECRET; for more make a
     tutti.Job(boot=boot, rank=0, ranks=1, ...) and give it as group. deltas: memory for what changes between versions,
-    as a part of the weights' bytes: 0.5 is half of them, 0 none; `fetch` with `held` reads it. Does not block. Raises Exists, OutOfMemory;
-    InvalidArgument; NotSupported: memory of a GPU; of `boot`, what tutti.Job raises.
+    as a part of the weights' bytes: 0.5 is half of them, 0 none; `fetch` with `held` reads it. Does not block. Raises
+    Exists, OutOfMemory; InvalidArgument; NotSupported: memory of a GPU; of `boot`, what tutti.Job raises.
 
     One thread at a time publishes; another thread may call `wait`, `look` and `readers` meanwhile.
     """
