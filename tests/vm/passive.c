@@ -3,7 +3,7 @@
  *
  * It succeeds if a stopped target takes puts at 0.9 of the rate at least, and if not every third MiB that is read
  * wakes the owner, besides what wakes it in as long a time without reads. A closer bound would be about the guest: its
- * threads wake some times a second for other reasons. unit_verbs_passive counts what the net itself wakes: 3 at most.
+ * threads wake some times a second, and why was not found. unit_verbs_passive counts what the net itself wakes: 3.
  */
 #include "tutti.h"
 #include <errno.h>
