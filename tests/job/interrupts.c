@@ -581,6 +581,12 @@ static int fetch_newer(struct walk *w)
 	tutti_fetched fetched;
 	return tutti_reader_fetch(w->reader, 1, &t, -1, &fetched);
 }
+static int update_newer(struct walk *w)
+{
+	tutti_tensor t = { w->out, COUNT, TUTTI_F32 };
+	tutti_fetched fetched;
+	return tutti_reader_update(w->reader, 1, 1, &t, -1, &fetched);
+}
 static void publish_more(struct walk *w, int (*call)(struct walk *))
 {
 	if (!walks(w))
@@ -819,6 +825,7 @@ static const struct wait waits[] = {
 	{ "tutti_reader_open", nothing, reader_open, publish_too, close_publication, 0, BOTH },
 	{ "tutti_reader_newest", open_reader, newest, call_on_walker, close_publication, 0, STOPPED | LENT | PASSES },
 	{ "tutti_reader_fetch", open_reader, fetch_newer, publish_more, close_publication, 0, BOTH | LENT },
+	{ "tutti_reader_update", open_reader, update_newer, publish_more, close_publication, 0, BOTH | LENT },
 	{ "tutti_publisher_wait", open_publisher, await_reader, read_too, close_publication, 0, BOTH },
 
 	{ "tutti_controller_ask", open_worker, ask, serve_it, close_controller, 0, BOTH },

@@ -415,7 +415,7 @@ def peer_reads(w, call):
 
 waits("reader_open", open_reader, again=peer_publishes)
 waits("reader_newest", lambda w: w.reader.newest(), lambda w: peer_publishes(w, open_reader), on_walker, stopped=True)
-waits("reader_fetch", lambda w: w.reader.fetch(1), lambda w: peer_publishes(w, open_reader), peer_publishes_more)
+waits("reader_update", lambda w: w.reader.fetch(1), lambda w: peer_publishes(w, open_reader), peer_publishes_more)
 waits("publisher_wait", lambda w: w.publisher.wait(1), lambda w: on_walker(w, open_publisher), peer_reads)
 
 # ---- controllers and queues ----
