@@ -173,6 +173,7 @@ static int advance(struct tt_coll *c)
 	int known, err = 0;
 
 	tt_segment_tell(c);
+	tt_hub_tell(c);
 	if (!a->all.is) {
 		if ((known = learn(a)) <= 0)
 			return known;

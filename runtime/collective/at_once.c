@@ -16,9 +16,7 @@ static size_t bytes_of(const struct tt_exchange *x) { return x ? x->count * x->w
 /* NULL: the vector is to be copied. */
 static struct tt_standing *standing_of(struct tt_segment *b, const struct tt_exchange *x)
 {
-	if (!x || !tt_vector_can_map(&x->vector) || bytes_of(x) <= TT_MAP_FROM / (size_t)(b->n - 1))
-		return NULL;
-	return tt_standing_of(b, x->vector.in, bytes_of(x));
+	return x && tt_direct_maps(x, b->n) ? tt_standing_of(b, x->vector.in, bytes_of(x)) : NULL;
 }
 
 static struct tt_call_header *begin(struct tt_segment *b, const struct tt_exchange *x, const struct tt_coll_call *call,
@@ -98,7 +96,7 @@ static bool end_mapped(struct tt_segment *b, const struct tt_exchange *x, const 
 {
 	struct tt_span s = tt_span_of(bytes_of(x), b->n, b->me);
 
-	if (!tt_standing_use(b, mine) || tt_segment_store_begin(b) >= 0)
+	if (tt_standing_use(b, mine, bytes_of(x)) <= 0 || tt_segment_store_begin(b) >= 0)
 		return false;
 	tt_direct_store(b, x, -1, s.at, s.len);
 	tt_segment_store_end(b);

@@ -931,6 +931,8 @@ static void answer_finished(struct tutti *g, const struct kept *k)
 		tt_coll_answer(g, k->from, k->seq, call, TAG_ABORT, NULL, 0);
 	else if (k->tag == TT_TAG_OFFER)
 		tt_segment_answer(g, k->from, k->seq, &k->call);
+	else if (k->tag == TT_TAG_HUB)
+		tt_hub_answer(g, k->from, k->seq, &k->call);
 }
 
 /* Offers the message where it lies in the transport's memory. A message that is not taken at once is kept as a copy. */

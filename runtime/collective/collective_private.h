@@ -339,8 +339,10 @@ struct tt_standing *tt_standing_of(struct tt_segment *, const void *vector, size
 void tt_standing_offer(const struct tt_standing *, const void *vector, struct tt_call_header *); /* for step 1 */
 /* In this call all ranks have offered keys, and all have mapped all of them. */
 void tt_standing_agree(struct tt_segment *, struct tt_standing *mine, uint32_t call);
-/* All have come. Have all offered keys that all know from an earlier call? Then peers[] has them and the vectors. */
-bool tt_standing_use(struct tt_segment *, const struct tt_standing *mine);
+bool tt_standing_holds(const struct tt_call_header *, const struct tt_key *, size_t bytes); /* is the vector there? */
+/* All have come. 1: all have offered keys that all know from an earlier call, so peers[] has them and the vectors. 0;
+ * -EPROTO. */
+int tt_standing_use(struct tt_segment *, const struct tt_standing *mine, size_t bytes);
 void tt_standing_drop_all(struct tt_segment *); /* no rank can store into them once this returns */
 
 bool tt_segment_may_begin(const struct tt_segment *); /* does no rank need what my next header says now? */
@@ -348,7 +350,8 @@ struct tt_call_header *tt_segment_begin(struct tt_segment *); /* my next header,
 void tt_segment_step(struct tt_segment *, struct tt_call_header *, uint32_t call, uint32_t step); /* wakes sleepers */
 /* Has rank i reached that step? 1: yes, 0: no, -ECONNABORTED: that rank has given up. */
 int tt_segment_reached(struct tt_segment *, int i, uint32_t call, uint32_t step);
-bool tt_segment_seems_at(const struct tt_segment *, int i, uint32_t call, uint32_t step); /* before reached() */
+/* A cheap look. True: ask tt_segment_reached(). */
+bool tt_segment_seems_at(const struct tt_segment *, int i, uint32_t call, uint32_t step);
 void tt_segment_done(struct tt_segment *, uint32_t call); /* I read nothing of that call any more */
 void tt_segment_complete(struct tt_segment *, uint32_t call); /* likewise, and all ranks have done their part of it */
 void tt_segment_set_asleep(struct tt_segment *, bool asleep);
@@ -461,6 +464,8 @@ struct tt_hub_call {
 bool tt_hub_takes(const struct tutti *, size_t bytes); /* such a call goes through the hub, if the hub can be made */
 bool tt_hub_open(const struct tutti *, size_t bytes);  /* it can go there now */
 int tt_hub_make(struct tt_coll *, size_t bytes); /* like advance: 1 once it is known whether there is one */
+void tt_hub_tell(struct tt_coll *); /* as tt_segment_tell() ... */
+void tt_hub_answer(struct tutti *, int seat, uint32_t number, const struct tt_coll_call *); /* ... and _answer() */
 void tt_hub_close(struct tutti *);
 void tt_hub_sweep(struct tt_job *, bool all); /* frees closed hubs that no rank reads; all: also those in use */
 void tt_hub_lost(struct tt_job *, const struct tt_peer *); /* the peer is about to be disconnected */
@@ -549,7 +554,7 @@ struct tt_family tt_family_of(int n, int me, int root); /* in a binomial tree */
 bool tt_tree_combines(const struct tt_exchange *); /* does this rank add what others send? */
 
 struct tt_begun { /* how far a call has got */
-	struct tt_call_header *header; /* mine, at step 1; NULL: this way cannot be taken */
+	struct tt_call_header *header; /* mine, at step 1; NULL: it has not begun */
 	bool stored;                /* it is at step 2: my slice is in all vectors */
 };
 struct tt_direct { /* the state of direct.c */
@@ -591,6 +596,8 @@ struct tt_algorithm {
 	void (*release)(struct tt_exchange *); /* also after a begin() that failed */
 	size_t (*chunk)(size_t bytes, int n, size_t piece); /* bytes sent at once; NULL: none are sent */
 };
+/* Is it better to combine this vector where it lies, if n ranks can map it, than to copy it? */
+bool tt_direct_maps(const struct tt_exchange *, int n);
 /* Combines bytes of all mapped vectors into all of them, or into the root's (-1: none). */
 void tt_direct_store(const struct tt_segment *, const struct tt_exchange *, int root, size_t at, size_t len);
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_through_hub;

@@ -63,6 +63,13 @@ static void combine(const struct tt_allreduce *a, const void *const *from, void 
 	tt_reduce_many(&many, bytes / a->all.width, a->all.type, a->all.rule);
 }
 
+bool tt_direct_maps(const struct tt_exchange *x, int n)
+{
+	size_t few = tt_max(TT_MAP_FROM / (size_t)(n - 1), (size_t)TT_HEADER_BYTES); /* which travel in the header */
+
+	return x->count * x->width > few && tt_vector_can_map(&x->vector);
+}
+
 /* ---- the steps: 1: go on; 0: wait; -errno ---- */
 
 /* What others combine: all of a short vector, else their slices of the chunk. */
@@ -111,7 +118,7 @@ static int take_turn(struct tt_allreduce *a)
 
 	if (!tt_segment_call_turn(v))
 		return 0;
-	if (!is_up_to(a, TT_MAP_FROM) && tt_vector_can_map(&a->all.vector))
+	if (tt_direct_maps(&a->all, a->coll.n))
 		tt_segment_call_offer(v, a->all.vector.in);
 	if (!v->standing)
 		copy_in(a);

@@ -47,13 +47,16 @@ static struct tt_member *root_of(const struct tt_hub *h) { return tt_group_membe
 static size_t size_of(int n) { return sizeof(struct tt_hub_memory) + (size_t)n * sizeof(struct tt_hub_slot); }
 static uint64_t flag_of(uint32_t call, uint32_t step) { return (uint64_t)call << 32 | step; }
 
+static bool may_have_hub(const struct tutti *g)
+{
+	return tt_coll_group(g)->layout.hosts == 1 && g->n > TT_SEGMENT_FEW && g->n <= TT_SEGMENT_RANKS;
+}
+
 bool tt_hub_takes(const struct tutti *g, size_t bytes)
 {
-	const struct tt_layout *l = &tt_coll_group(g)->layout;
 	const struct tt_hub *h = hub_of(g);
 
-	return l->hosts == 1 && g->n > TT_SEGMENT_FEW && g->n <= TT_SEGMENT_RANKS && bytes <= TT_HUB_BYTES &&
-	       !(h && h->known && !h->open);
+	return may_have_hub(g) && bytes <= TT_HUB_BYTES && !(h && h->known && !h->open);
 }
 
 bool tt_hub_open(const struct tutti *g, size_t bytes) { return hub_of(g) && hub_of(g)->open && tt_hub_takes(g, bytes); }
@@ -92,14 +95,20 @@ static int offer_to(struct tt_hub *h, struct tt_net *net)
 	return net->transport->reg(net, &mem, 1, NULL, &h->region);
 }
 
+static void write_offer(const struct tt_hub *h, uint8_t bytes[OFFER_LEN])
+{
+	struct tt_pack p = tt_pack(bytes, OFFER_LEN);
+
+	tt_put8(&p, h->able);
+	tt_put_key(&p, h->able ? &h->region->key : &(struct tt_key){ 0 });
+}
+
 static void send_offer(struct tt_coll *c, struct tt_hub *h, int to)
 {
 	uint8_t bytes[OFFER_LEN];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	h->able &= !offer_to(h, tt_member_net(tt_group_member(h->group, to)));
-	tt_put8(&p, h->able);
-	tt_put_key(&p, h->able ? &h->region->key : &(struct tt_key){ 0 });
+	write_offer(h, bytes);
 	tt_coll_send(c, to, TT_TAG_HUB, bytes, sizeof bytes);
 }
 
@@ -204,12 +213,14 @@ int tt_hub_make(struct tt_coll *c, size_t bytes)
 	struct tutti *g = c->group;
 	int err = tt_layout_find(g);
 
-	if (err || !tt_hub_takes(g, bytes))
-		return err ? err : 1;
+	if (err)
+		return err;
+	c->may_leave_messages |= may_have_hub(g); /* a rank that does not know the result asks in any call */
+	if (!tt_hub_takes(g, bytes))
+		return 1;
 	if (!hub_of(g) && !(tt_coll_group(g)->hub = new_hub(g)))
 		return tt_fail(-ENOMEM, "no memory for what %d ranks share", c->n);
 	struct tt_hub *h = hub_of(g);
-	c->may_leave_messages = true;
 	if (h->known)
 		return 1;
 	if (!h->making || h->made_in != c->seq)
@@ -229,6 +240,19 @@ void tt_hub_tell(struct tt_coll *c)
 		send_offer(c, h, i);
 		send_vote(c, h, i);
 	}
+}
+
+void tt_hub_answer(struct tutti *group, int seat, uint32_t number, const struct tt_coll_call *call)
+{
+	const struct tt_hub *h = hub_of(group);
+	uint8_t bytes[OFFER_LEN], yes;
+
+	if (!h || !h->known || h->me != ROOT)
+		return;
+	yes = h->able;
+	write_offer(h, bytes);
+	tt_coll_answer(group, seat, number, call, TT_TAG_HUB, bytes, sizeof bytes);
+	tt_coll_answer(group, seat, number, call, TT_TAG_HUB_VOTE, &yes, 1);
 }
 
 /* ---- a call ---- */
@@ -368,7 +392,6 @@ static int advance(struct tt_exchange *x)
 	struct tt_hub_call *v = call_of(x->coll);
 	int k;
 
-	tt_hub_tell(x->coll);
 	if (h->lost) {
 		x->coll->culprit = h->lost - 1;
 		return -ECONNRESET;
@@ -409,7 +432,8 @@ static void set_asleep(struct tt_hub *h, bool asleep)
 	if (h->asleep == asleep || !begin_store(h))
 		return;
 	h->asleep = asleep;
-	atomic_store(&h->memory->slot[h->me].asleep, asleep); /* the result is read after it */
+	atomic_store_explicit(&h->memory->slot[h->me].asleep, asleep, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst); /* the result is read after it, by loads that only acquire */
 	end_store(h);
 }
 
@@ -420,7 +444,8 @@ static int await(const struct tt_hub *h, struct tt_hub_call *v, uint32_t call)
 
 	do {
 		at = v->seen;
-		atomic_store(&h->memory->awaits, (uint32_t)at);
+		atomic_store_explicit(&h->memory->awaits, (uint32_t)at, memory_order_relaxed);
+		atomic_thread_fence(memory_order_seq_cst); /* the flags are read after it, by loads that only acquire */
 		k = look_at_all(h, v, call);
 	} while (!k && v->seen != at);
 	return k;

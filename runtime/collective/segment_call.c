@@ -153,14 +153,13 @@ static bool map_vectors(struct tt_segment_call *v)
 		struct tt_segment_peer *f = &b->peers[i];
 		if (i == b->me || !f->header->mapped)
 			continue;
-		uint64_t at = f->header->at;
 		f->key = f->header->key;
-		if (at > f->key.len || v->bytes > f->key.len - at)
+		if (!tt_standing_holds(f->header, &f->key, v->bytes))
 			return false;
 		char *base = f->peer->net->transport->map(f->peer, &f->key, 0);
 		if (!base)
 			return false;
-		f->vector = base + at;
+		f->vector = base + f->header->at;
 	}
 	return true;
 }
@@ -179,7 +178,9 @@ static int meet(struct tt_segment_call *v)
 	v->met = true;
 	if (!v->all_offer)
 		return 1;
-	v->mapped = v->standing && tt_standing_use(v->segment, v->standing);
+	if (v->standing && (k = tt_standing_use(v->segment, v->standing, v->bytes)) < 0)
+		return k;
+	v->mapped = v->standing && k > 0;
 	if (!v->mapped) {
 		v->header->can = map_vectors(v);
 		tt_segment_call_step(v);

@@ -155,6 +155,7 @@ static void program_disagree(tutti *job)
 static void program_cancel(tutti *job)
 {
 	int me = tutti_rank(job), who[] = { 2, 0 };
+	char cancelled = 0;
 
 	for (int k = 0; k < 2; k++) {
 		float v[4] = { 0 };
@@ -162,9 +163,10 @@ static void program_cancel(tutti *job)
 		if (me == who[k]) {
 			CHECK(tutti_allreduce(job, v, v, 4, TUTTI_F32, TUTTI_SUM, &op) == 0);
 			CHECK(tutti_cancel(&op) == 0);
+			CHECK(tutti_send(job, 1, k, &cancelled, 1, NULL) == 0);
 		} else {
-			if (me == 1)
-				pass_time(20 * TT_MS);
+			if (me == 1) /* before, the call cannot end */
+				CHECK(tutti_recv(job, who[k], k, &cancelled, 1, NULL, NULL) == 0);
 			int err = sum_of(job, 4);
 			CHECK(err == -ECONNABORTED);
 		}

@@ -174,6 +174,14 @@ static int reader_fetch(struct handles *h)
 	return tutti_rank(h->job) ? tutti_reader_fetch(h->reader, 0, &t, 1000, &fetched) : -ENOTSUP;
 }
 
+static int reader_update(struct handles *h)
+{
+	tutti_tensor t = list_of(h);
+	tutti_fetched fetched;
+
+	return tutti_rank(h->job) ? tutti_reader_update(h->reader, 0, 1, &t, 1000, &fetched) : -ENOTSUP;
+}
+
 static const struct refusal {
 	const char *function;
 	int arguments; /* that are memory */
@@ -195,7 +203,7 @@ static const struct refusal {
 	{ "tutti_controller_answer", 1, controller_answer }, { "tutti_controller_ask", 2, controller_ask },
 	{ "tutti_queue_send", 1, queue_send },
 	{ "tutti_publisher_publish", 1, publish }, { "tutti_publisher_commit", 1, commit },
-	{ "tutti_reader_fetch", 1, reader_fetch },
+	{ "tutti_reader_fetch", 1, reader_fetch }, { "tutti_reader_update", 1, reader_update },
 };
 static const char *const others[] = { /* take a GPU's memory, ... */
 	"tutti_alloc", "tutti_free", "tutti_register", "tutti_unregister", "tutti_window_open", "tutti_put",

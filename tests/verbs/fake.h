@@ -92,11 +92,11 @@ void fake_lenient(int lenient);                /* bugs of the caller are counted
 /* ---- faults ---- */
 /* The nth call of the function from now on (1: the next) fails with err; "reg_mr", "poll_cq", "resolve_addr" ... */
 void fake_fail(const char *function, int nth, int err);
-/* The nth request that is posted from now on ends so, when its turn has come. */
 /* Pins of the caller's memory take so long, as those of large memory do: other calls go on meanwhile. 0: no time, also
  * for those that are under way. */
 void fake_pin_slowly(unsigned ms);
 unsigned fake_pinning(void); /* pins that are under way */
+/* The nth request that is posted from now on ends so, when its turn has come. */
 void fake_fail_send(int nth, enum ibv_wc_status, uint32_t vendor_err);
 void fake_fail_receive(int nth, enum ibv_wc_status, uint32_t vendor_err); /* ... the nth message that comes */
 void fake_lose(const char *device, int port, int tries); /* a cut: so many tries are lost; 0: the link is whole again */

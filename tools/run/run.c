@@ -311,7 +311,7 @@ static _Noreturn void become_rank(struct run *run, int r, int in, const int out[
 	close(run->life);
 	set_rank(run, o->first + r);
 	set_number(TT_LOCAL_RANK, r);
-	if (!r && run->boot >= 0) {
+	if (!r && run->boot >= 0 && !*run->boot_list) { /* a rank 0 that comes back joins as a new rank */
 		set_number(TT_BOOT_FD, run->boot);
 		fcntl(run->boot, F_SETFD, 0);
 	}

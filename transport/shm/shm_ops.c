@@ -524,7 +524,7 @@ static void take_answer(struct tt_shm_peer *p, const struct tt_shm_line *line, c
 	}
 }
 
-/* The peer can still change what lies in the payload while a handler judges it. */
+/* The peer can still change what lies in the payload while a handler judges it, but for messages up to COPIED. */
 static void take_message(struct tt_shm_peer *p, const struct tt_shm_line *line, const uint8_t *payload)
 {
 	uint8_t mine[COPIED] __attribute__((aligned(64)));

@@ -291,7 +291,7 @@ static void let_go(struct tt_verbs *net, bool wait)
 		l->destroy_cq(net->cq);
 	if (net->wakes)
 		l->destroy_comp_channel(net->wakes);
-	if (net->device && !net->closing) /* it may stay open for a while, and wakes nobody */
+	if (!net->closing && net->device) /* it may stay open for a while, and wakes nobody */
 		epoll_ctl(net->base.fd, EPOLL_CTL_DEL, net->device->async_fd, NULL);
 	tt_verbs_close_memory(net, wait);
 	net->srq = NULL;

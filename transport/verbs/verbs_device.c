@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { PORTS_MAX = 64, PKEYS_MAX = 128 };
+enum { PORTS_MAX = 64 };
 
 struct port { /* of any device */
 	char device[IBV_SYSFS_NAME_MAX], name[IBV_SYSFS_NAME_MAX + 8]; /* "mlx5_0", "mlx5_0:2" */
@@ -117,25 +117,23 @@ static int list_pkeys(const struct tt_verbs_library *l, struct ibv_context *devi
 {
 	const char *set = tt_env(TT_VERBS_PKEY);
 	long wanted = set ? strtol(set, NULL, 0) & TT_VERBS_PARTITION : 0;
-	uint16_t keys[PKEYS_MAX] = { 0 };
 	char table[80] = "";
 	__be16 entry;
 	int n = 0;
 
 	memset(port->pkeys, 0, sizeof port->pkeys);
 	memset(port->pkey_at, 0, sizeof port->pkey_at);
-	for (int i = 0; i < port->attr.pkey_tbl_len && i < PKEYS_MAX; i++) {
+	for (int i = 0; i < 2 * port->attr.pkey_tbl_len; i++) {
+		int at = i % port->attr.pkey_tbl_len;
+		bool first = i == at;
 		size_t used = strlen(table);
-		uint16_t key = l->query_pkey(device, port->number, i, &entry) ? 0 : be16toh(entry);
+		uint16_t key = l->query_pkey(device, port->number, at, &entry) ? 0 : be16toh(entry);
 		if (!(key & TT_VERBS_PARTITION))
 			continue;
-		snprintf(table + used, sizeof table - used, "%s0x%04x", used ? ", " : "", key);
-		keys[i] = !set || (key & TT_VERBS_PARTITION) == wanted ? key : 0;
-	}
-	for (int i = 0; i < 2 * PKEYS_MAX; i++) {
-		uint16_t key = keys[i % PKEYS_MAX];
-		if (key && (i < PKEYS_MAX) == !!(key & TT_VERBS_FULL))
-			n += add_pkey(port, n, key, i % PKEYS_MAX);
+		if (first)
+			snprintf(table + used, sizeof table - used, "%s0x%04x", used ? ", " : "", key);
+		if (first == !!(key & TT_VERBS_FULL) && (!set || (key & TT_VERBS_PARTITION) == wanted))
+			n += add_pkey(port, n, key, at);
 	}
 	return set && !n ?
 	       tt_fail(-ENODEV, "it has no partition key %s (TUTTI_VERBS_PKEY); it has %s", set, table) : 0;

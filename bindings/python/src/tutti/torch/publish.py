@@ -37,7 +37,8 @@ def _place(t: Any) -> Tuple[Any, ...]:
     """What is the same for tensors that share their memory. A rank's part of a DTensor may be empty, and so have no
     address: then the storage tells, as all ranks must find the same tensors."""
     if _is_dtensor(t):
-        return t.to_local().untyped_storage()._cdata, t.shape, t.stride()
+        local = t.to_local()
+        return local.untyped_storage()._cdata, local.storage_offset(), t.shape, t.stride()
     return t.device, t.data_ptr(), t.dtype, t.shape, t.stride()
 
 
