@@ -51,8 +51,11 @@ static inline struct tt_list *tt_list_pop(struct tt_list *head)
 	for (struct tt_list *node = (head)->next, *node##_next = node->next; node != (head); \
 	     node = node##_next, node##_next = node->next)
 
+/* Not &v->link: at the end of a walk v is no struct, and its address may be one that no struct of this type has. */
+#define tt_link_of(type, link, v) ((struct tt_list *)(void *)((char *)(v) + offsetof(type, link)))
 /* Likewise the structs that are in the list by their member `link`. */
 #define tt_each_of(type, link, v, head) \
 	for (type *v = tt_container_of((head)->next, type, link), *v##_next; \
-	     &v->link != (head) && (v##_next = tt_container_of(v->link.next, type, link), 1); v = v##_next)
+	     tt_link_of(type, link, v) != (head) && (v##_next = tt_container_of(v->link.next, type, link), 1); \
+	     v = v##_next)
 #endif
