@@ -1,22 +1,48 @@
 /* parts.c - a reader of a publication in shards
  *
- *      GET the words of all shards from shard 0 --> the newest version that all have
- *      of each shard: GET the stamps --> the buffer that has this version
+ *      GET words and stamps of shard 0 --> the newest version that all have
+ *      GET the stamps of all other shards, at once --> the buffers that have this version
  *
- * Then reader.c copies each shard's part as it copies a publication without shards. Each part is that version, or the
- * fetch begins anew. */
+ * The stamps come after the words, else they may be too old. Then reader.c copies each shard's part as it copies a
+ * publication without shards. Each part is that version, or the fetch begins anew. */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "publish/reader_private.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-static int get_words(tutti_reader *r, struct tt_shard_word *words)
+/* ---- all shards at once ---- */
+
+/* Waits for an operation of each part from first to n - 1; gives up after an error. */
+static int end_all(tutti_reader *r, int first, int n, int err)
 {
-	return tt_reader_get(r, sizeof(struct tt_publish_head), words, (size_t)r->parts * sizeof *words);
+	for (int k = first; k < n; k++)
+		err = tt_reader_lose(r->part[k], err ? err : tutti_wait(&r->part[k]->op[0], -1));
+	struct tt_sentence why = tt_last_sentence();
+	for (int k = first; k < n && err; k++)
+		tutti_cancel(&r->part[k]->op[0]);
+	if (err)
+		tt_remember(why.text);
+	return err;
+}
+
+int tt_parts_all(tutti_reader *r, int first, int (*start)(struct tt_fetch *))
+{
+	int err = 0, n = first;
+
+	for (; n < r->parts && !err; n += !err)
+		err = tt_reader_lose(r->part[n], start(&r->fetch[n]));
+	return end_all(r, first, n, err);
 }
 
 /* ---- the shards' openings ---- */
+
+static int get_words(tutti_reader *r)
+{
+	size_t words = (size_t)r->parts * sizeof *r->seen->word;
+
+	return tt_reader_get(r, tt_reader_stamp_at(0), r->seen, sizeof *r->seen + words);
+}
 
 /* Shard 0 has opened the name again, or is met for the first time in this process. -EAGAIN: it does so just now. */
 static int look_words(tutti_reader *r)
@@ -25,14 +51,14 @@ static int look_words(tutti_reader *r)
 
 	if (err)
 		return err;
-	if (!(err = get_words(r, r->words)) && r->words[0].hash == r->head.front.hash)
+	if (!(err = get_words(r)) && r->seen->word[0].hash == r->head.front.hash)
 		return 0;
 	if (err && err != -ERANGE)
 		return err;
 	r->head.front.hash = 0; /* if this fails, the next look tries again */
-	if ((err = tt_reader_meet(r)) || (err = get_words(r, r->words)))
+	if ((err = tt_reader_meet(r)) || (err = get_words(r)))
 		return err;
-	return r->words[0].hash == r->head.front.hash ? 0 : -EAGAIN;
+	return r->seen->word[0].hash == r->head.front.hash ? 0 : -EAGAIN;
 }
 
 static int take_rank(tutti_reader *sub, uint64_t rank)
@@ -60,7 +86,7 @@ static int meet_shard(tutti_reader *sub, const struct tt_shard_word *w, int k)
 /* Its rank may have gone: then a get has the sentence. */
 static int find_shard(tutti_reader *r, int k)
 {
-	const struct tt_shard_word *w = &r->words[k];
+	const struct tt_shard_word *w = &r->seen->word[k];
 	tutti_reader *sub = r->part[k];
 	uint64_t newest;
 	int err;
@@ -81,23 +107,6 @@ static int find_shard(tutti_reader *r, int k)
 
 /* ---- versions ---- */
 
-/* The buffer of that shard that has this version. -EAGAIN: it was written over meanwhile, or never was there. */
-static int find_buffer(struct tt_fetch *f, uint64_t version)
-{
-	struct tt_stamp stamp[TT_PUBLISH_MOST];
-	tutti_reader *sub = f->r;
-	int n = (int)sub->head.buffers;
-	int err = tt_reader_get(sub, tt_reader_stamp_at(0), stamp, (size_t)n * sizeof *stamp);
-
-	for (int i = 0; !err && i < n; i++)
-		if (stamp[i].number == version) {
-			f->stamp = stamp[i];
-			f->buffer = i;
-			return 0;
-		}
-	return err ? tt_reader_lose(sub, err) : -EAGAIN;
-}
-
 static int find_shards(tutti_reader *r)
 {
 	int err = tt_reader_lose(r, look_words(r));
@@ -108,18 +117,43 @@ static int find_shards(tutti_reader *r)
 	return err;
 }
 
-int tt_parts_look(tutti_reader *r, uint64_t newer_than)
+int tt_parts_look(tutti_reader *r)
 {
 	int err = find_shards(r);
-	uint64_t version;
 
 	if (err)
 		return err;
-	if (!(version = tt_shards_whole(r->words, r->parts)))
-		return -ENODATA;
-	r->fetch[0].stamp.number = version;
-	if (version <= newer_than && r->generation == r->head.generation)
-		return 0;
+	r->fetch[0].stamp.number = tt_shards_whole(r->seen->word, r->parts);
+	return r->fetch[0].stamp.number ? 0 : -ENODATA;
+}
+
+static int get_stamps(struct tt_fetch *f)
+{
+	tutti_reader *sub = f->r;
+
+	return tt_window_get(sub->window, sub->what, sub->member, tt_reader_stamp_at(0), sub->seen->stamp,
+	                     (size_t)sub->head.buffers * sizeof *sub->seen->stamp, &sub->op[0]);
+}
+
+/* The buffer of that shard that has this version. */
+static int find_buffer(struct tt_fetch *f, uint64_t version)
+{
+	const struct tt_stamp *stamp = f->r->seen->stamp;
+
+	for (int i = 0; i < (int)f->r->head.buffers; i++)
+		if (stamp[i].number == version) {
+			f->stamp = stamp[i];
+			f->buffer = i;
+			return 0;
+		}
+	return -EAGAIN;
+}
+
+int tt_parts_find(tutti_reader *r)
+{
+	uint64_t version = r->fetch[0].stamp.number;
+	int err = tt_parts_all(r, 1, get_stamps);
+
 	for (int k = 0; k < r->parts && !err; k++) {
 		r->missing = k;
 		err = find_buffer(&r->fetch[k], version);
@@ -131,7 +165,8 @@ int tt_parts_newest(tutti_reader *r, uint64_t *version)
 {
 	struct tt_shard_word *words = malloc((size_t)r->parts * sizeof *words);
 	int err = !words ? tt_fail(-ENOMEM, "%s: no memory for %d shards", r->what, r->parts) :
-	          tt_reader_ask(r) ? -ESTALE : get_words(r, words);
+	          tt_reader_ask(r) ? -ESTALE :
+	          tt_reader_get(r, sizeof(struct tt_publish_head), words, (size_t)r->parts * sizeof *words);
 
 	if (!err)
 		*version = tt_shards_whole(words, r->parts);
@@ -146,7 +181,8 @@ static int add_part(tutti_reader *r, int k)
 	tutti_reader *sub = calloc(1, sizeof *sub);
 	char *what;
 
-	if (!sub || asprintf(&what, "%s, shard %d", r->what, k) < 0) {
+	if (!sub || !(sub->seen = calloc(1, sizeof *sub->seen)) || asprintf(&what, "%s, shard %d", r->what, k) < 0) {
+		free(sub ? sub->seen : NULL);
 		free(sub);
 		return tt_fail(-ENOMEM, "no memory for a reader");
 	}
@@ -165,8 +201,8 @@ static int add_parts(tutti_reader *r)
 	char *what;
 	int err = 0;
 
-	r->words = calloc((size_t)r->parts, sizeof *r->words);
-	if (!r->words)
+	r->seen = calloc(1, sizeof *r->seen + (size_t)r->parts * sizeof *r->seen->word);
+	if (!r->seen)
 		return tt_fail(-ENOMEM, "no memory for a reader of %d shards", r->parts);
 	for (int k = 1; k < r->parts && !err; k++)
 		err = add_part(r, k);
@@ -201,5 +237,4 @@ void tt_parts_free(tutti_reader *r)
 			tt_reader_free(r->part[k]);
 			free(r->part[k]);
 		}
-	free(r->words);
 }

@@ -174,7 +174,7 @@ int tutti_reader_newest(tutti_reader *r, uint64_t *version)
 
 	if (err || (err = enter(r)))
 		return err;
-	if (r->words)
+	if (r->seen)
 		err = tt_parts_newest(r, &word);
 	else if (!(err = tt_reader_ask(r) ? -ESTALE :
 	                 tt_reader_get(r, offsetof(struct tt_front, newest), &word, sizeof word)))
@@ -387,50 +387,34 @@ static int copy_parts(tutti_reader *r, unsigned overtaken)
 {
 	int err = 0;
 
-	for (int k = 0; k < r->parts && !err; k++)
+	for (int k = 0; k < r->parts && !err; k++) {
+		r->missing = k;
 		err = tt_reader_lose(r->part[k], take_version(&r->fetch[k], overtaken));
-	return err;
-}
-
-/* Waits for an operation of each of the first n parts; gives up after an error. */
-static int end_all(tutti_reader *r, int n, int err)
-{
-	for (int k = 0; k < n; k++)
-		err = tt_reader_lose(r->part[k], err ? err : tutti_wait(&r->part[k]->op[0], -1));
-	struct tt_sentence first = tt_last_sentence();
-	for (int k = 0; k < n && err; k++)
-		tutti_cancel(&r->part[k]->op[0]);
-	if (err)
-		tt_remember(first.text);
-	return err;
-}
-
-static int put_holds(tutti_reader *r)
-{
-	int err = 0, n = 0;
-
-	for (; n < r->parts && !err; n += !err) {
-		struct tt_fetch *f = &r->fetch[n];
-		f->word = f->stamp.number * TT_PUBLISH_MOST + (uint64_t)f->buffer;
-		f->held = true;
-		err = tt_reader_lose(f->r, tt_reader_start_hold(f->r, &f->word, &f->r->op[0]));
 	}
-	return end_all(r, n, err);
+	return err;
+}
+
+static int start_hold(struct tt_fetch *f)
+{
+	f->word = f->stamp.number * TT_PUBLISH_MOST + (uint64_t)f->buffer;
+	f->held = true;
+	return tt_reader_start_hold(f->r, &f->word, &f->r->op[0]);
+}
+
+static int start_stamp(struct tt_fetch *f)
+{
+	return tt_window_get(f->r->window, f->r->what, f->r->member, tt_reader_stamp_at(f->buffer), &f->now,
+	                     sizeof f->now, &f->r->op[0]);
 }
 
 static int read_stamps(tutti_reader *r)
 {
-	int err = 0, n = 0;
+	int err = tt_parts_all(r, 0, start_stamp);
 
-	for (; n < r->parts && !err; n += !err) {
-		struct tt_fetch *f = &r->fetch[n];
-		err = tt_reader_lose(f->r, tt_window_get(r->window, f->r->what, f->r->member,
-		                                         tt_reader_stamp_at(f->buffer), &f->now, sizeof f->now,
-		                                         &f->r->op[0]));
-	}
-	err = end_all(r, n, err);
-	for (int k = 0; k < r->parts && !err; k++)
+	for (int k = 0; k < r->parts && !err; k++) {
+		r->missing = k;
 		err = memcmp(&r->fetch[k].now, &r->fetch[k].stamp, sizeof(struct tt_stamp)) ? -EAGAIN : 0;
+	}
 	return err;
 }
 
@@ -438,7 +422,7 @@ static int read_stamps(tutti_reader *r)
  * all parts take two round trips: a version of a fast publisher does not live longer. */
 static int take_holds(tutti_reader *r)
 {
-	int err = put_holds(r);
+	int err = tt_parts_all(r, 0, start_hold);
 
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	return err ? err : read_stamps(r);
@@ -454,25 +438,14 @@ static void end_holds(tutti_reader *r)
 
 /* ---- fetching ---- */
 
-/* Of a publication in shards: the one that the last look missed. */
-static int say_missing(tutti_reader *r, int why, uint64_t ms)
-{
-	const tutti_reader *sub = r->part[r->missing];
-
-	if (why == -EINPROGRESS)
-		return tt_fail(-ETIMEDOUT, "%s has not opened the publication again within %llu ms", sub->what,
-		               (unsigned long long)ms);
-	return tt_fail(-ETIMEDOUT, "%s: %s has had no version that all shards have for %llu ms: all shards "
-	               "publish the same versions", sub->what, tt_reader_publisher(sub).text, (unsigned long long)ms);
-}
-
 static int say_late(tutti_reader *r, int why, uint64_t newer_than, int timeout_ms)
 {
 	uint64_t ms = timeout_ms < 0 ? r->timeout / TT_MS : (uint64_t)timeout_ms;
 	struct tt_label who = tt_reader_publisher(r);
 
-	if (r->words && (why == -EINPROGRESS || why == -EAGAIN))
-		return say_missing(r, why, ms);
+	if (r->seen && (why == -EINPROGRESS || why == -EAGAIN)) /* the shard that the last look missed */
+		return tt_fail(-ETIMEDOUT, "%s has not opened the publication again within %llu ms",
+		               r->part[r->missing]->what, (unsigned long long)ms);
 	if (why == -EINPROGRESS)
 		return tt_fail(-ETIMEDOUT, "%s: %s has not opened the publication again within %llu ms", r->what,
 		               who.text, (unsigned long long)ms);
@@ -493,8 +466,7 @@ static int find_version(tutti_reader *r, uint64_t newer_than, int timeout_ms, ui
 	int err, ended;
 
 	for (bool late = false;; late = tt_now() >= deadline) {
-		err = r->words ? tt_parts_look(r, newer_than) :
-		                 tt_reader_lose(r, tt_reader_look(r, &f->stamp, &f->buffer));
+		err = r->seen ? tt_parts_look(r) : tt_reader_lose(r, tt_reader_look(r, &f->stamp, &f->buffer));
 		if (!err && (f->stamp.number > newer_than || r->generation != r->head.generation))
 			return 0;
 		if (err && err != -EAGAIN && err != -ENODATA && err != -EINPROGRESS)
@@ -548,8 +520,8 @@ static double age_of(uint64_t born)
 	return now > born ? (double)(now - born) / TT_MS : 0;
 }
 
-/* Tries until a version is here, whole. A hold that came too late means that the publisher is about to show the next
- * version: it may need this core. */
+/* Tries until a version is here, whole. A hold, or a look at stamps, that came too late means that the publisher is
+ * about to show the next version: it may need this core. */
 static int fetch_newest(tutti_reader *r, uint64_t newer_than, int timeout_ms, unsigned *overtaken)
 {
 	uint64_t deadline = tt_publish_deadline(r->timeout, timeout_ms), pause = TT_PUBLISH_PAUSE;
@@ -558,7 +530,7 @@ static int fetch_newest(tutti_reader *r, uint64_t newer_than, int timeout_ms, un
 	for (;;) {
 		if ((err = find_version(r, newer_than, timeout_ms, deadline)))
 			return err;
-		bool late = *overtaken >= HOPEFUL && (err = take_holds(r));
+		bool late = (r->seen && (err = tt_parts_find(r))) || (*overtaken >= HOPEFUL && (err = take_holds(r)));
 		if (!late)
 			err = copy_parts(r, *overtaken);
 		if (err == -ERANGE) /* the name was opened again, with a smaller window */
@@ -612,8 +584,8 @@ static int fetch(tutti_reader *r, uint64_t newer_than, uint64_t held, const tutt
 	end_holds(r);
 	if (err == -EAGAIN)
 		return tt_fail(err, "%s: %s has published faster than this rank could read, %u times: give the "
-		               "publisher more buffers, or a hold_ms that is longer than a fetch", r->what,
-		               tt_reader_publisher(r).text, overtaken);
+		               "publisher more buffers, or a hold_ms that is longer than a fetch",
+		               r->part[r->missing]->what, tt_reader_publisher(r->part[r->missing]).text, overtaken);
 	if (err)
 		return err;
 	tell_taken(r);

@@ -22,6 +22,13 @@ struct tt_fetch {
 	struct tt_delta_chain chain;
 };
 
+struct tt_seen { /* of a shard's window, as one GET brings it: the end of its head, and what is behind that */
+	struct tt_stamp stamp[TT_PUBLISH_MOST];
+	struct tt_shard_word word[]; /* of shard 0: all words */
+};
+_Static_assert(offsetof(struct tt_publish_head, stamp) + offsetof(struct tt_seen, word) ==
+               sizeof(struct tt_publish_head), "the words are behind the stamps");
+
 struct tutti_reader {
 	struct tt_handle handle;    /* of the reader that the program has */
 	struct tt_users *users;     /* of that */
@@ -43,12 +50,12 @@ struct tutti_reader {
 	uint64_t mismatched;
 	struct tt_copier copier;
 	tutti_op op[TT_READER_DEPTH];
+	struct tt_seen *seen;       /* by the last look; NULL: the publication is not in shards */
 	/* of the reader that the program has */
 	int parts;                  /* shards, or 1 */
 	tutti_reader **part;        /* a reader each; part[0] is the program's */
 	struct tt_fetch *fetch;     /* one a part, of the fetch that runs */
-	struct tt_shard_word *words; /* as they were looked at; NULL: it is not in shards */
-	int missing;                /* the shard that the last look missed */
+	int missing;                /* the shard that the last look missed, or that was overtaken */
 };
 
 /* ---- source.c: one publisher's window, as a reader sees it ---- */
@@ -77,9 +84,14 @@ void tt_reader_free(tutti_reader *); /* what it knows of one publisher; not its 
 
 /* After the first contact with shard 0. Waits for the other shards. */
 int tt_parts_open(tutti_reader *, struct tt_users *opening);
-/* As tt_reader_look(), into fetch[] of all parts: the newest version that all shards have, if it is above newer_than
- * or of another generation than the last fetch; else its number alone. */
-int tt_parts_look(tutti_reader *, uint64_t newer_than);
+/* Finds the newest version that all shards have. Returns 0, with its number in fetch[0].stamp; else as
+ * tt_reader_look(). */
+int tt_parts_look(tutti_reader *);
+/* The stamp and the buffer of that version, into fetch[] of all parts. -EAGAIN: it was written over meanwhile. */
+int tt_parts_find(tutti_reader *);
+/* Starts an operation of each part from the first one on, at once, and waits for all of them. The function starts op[0]
+ * of the fetch's reader. */
+int tt_parts_all(tutti_reader *, int first, int (*start)(struct tt_fetch *));
 int tt_parts_newest(tutti_reader *, uint64_t *version); /* also while another thread fetches */
 void tt_parts_free(tutti_reader *);
 #endif

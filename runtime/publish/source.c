@@ -175,6 +175,7 @@ void tt_reader_free(tutti_reader *r)
 {
 	tt_model_close(&r->model);
 	free(r->deltas);
+	free(r->seen);
 	free(r->list);
 	free(r->bytes);
 	free(r->what);

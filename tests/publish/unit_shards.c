@@ -268,6 +268,78 @@ static void test_torn(void)
 	printf("readers of shards were overtaken %u times\n", (unsigned)overtaken_in_all);
 }
 
+/* A far reader, and a version each half round trip. Where a shard is far ahead of the slowest one, a version lives no
+ * longer than that: the error says what helps. */
+enum { FAR = 100000 };
+
+static void read_far(tutti *job, struct part part[SHARDS], int *late)
+{
+	tutti_tensor to[SHARDS * TENSORS_OF_SHARD];
+	tutti_reader *r = NULL;
+	tutti_fetched got;
+
+	list_model(part, to);
+	CHECK(tutti_reader_open(job, "policy", 0, &r) == 0);
+	for (int i = 0; i < 10; i++) {
+		int err = tutti_reader_fetch(r, 0, to, 100, &got);
+		CHECK(err ? err == -EAGAIN && strstr(tutti_why(), "more buffers") : is_model(part, got.version));
+		*late += err == -EAGAIN;
+	}
+	reading--;
+	meet(job);
+	tutti_reader_close(r);
+}
+
+static atomic_int far_buffers, far_late, far_in_step;
+static atomic_uint_fast64_t far_published;
+
+static void race_far(tutti *job)
+{
+	struct part *part = calloc(SHARDS, sizeof *part);
+	int me = tutti_rank(job), late = 0;
+	tutti_publisher *p = NULL;
+
+	if (me == 0)
+		begin_versions(1);
+	far_published = 0;
+	meet(job);
+	if (me < SHARDS)
+		p = open_shard(job, part, (tutti_publisher_config){ .shard = me, .generation = 1, .shard_wait_ms = -1,
+		                                                    .buffers = far_buffers });
+	else
+		read_far(job, part, &late);
+	for (uint64_t version = 1; me < SHARDS && goes_on(version); version++) {
+		while (far_in_step && far_published < SHARDS * (version - 1))
+			pass_time(FAR / 10);
+		CHECK(publish(p, part, version) == 0);
+		far_published++;
+		pass_time(FAR);
+	}
+	far_late += late;
+	if (me < SHARDS)
+		meet(job);
+	tutti_publisher_close(p);
+	free(part);
+}
+
+static int count_late(int buffers, bool in_step)
+{
+	far_buffers = buffers;
+	far_in_step = in_step;
+	far_late = 0;
+	for (uint64_t seed = 0; seed < count_seeds(10); seed++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = SHARDS + 1, .wire = "sim", .seed = seed,
+		                                          .latency_ns = FAR, .program = race_far }), 0);
+	return far_late;
+}
+
+static void test_far(void)
+{
+	CU_ASSERT_EQUAL(count_late(4, true), 0);
+	CU_ASSERT_EQUAL(count_late(8, true), 0);
+	printf("a far reader of shards that are not in step was too late %d times\n", count_late(16, false));
+}
+
 /* ---- deaths ---- */
 
 /* Ranks 0 and 5 read, 1 to 3 have shard 0 to 2, and 4 takes the place of a killed shard 1 or 2, in generation 2. A
@@ -281,7 +353,7 @@ static bool has_successor(void) { return victim > FIRST && victim < SPARE; }
 static int publish_generation(tutti *job, struct part *part, int generation, int shard)
 {
 	tutti_publisher_config c = { .generation = (uint64_t)generation, .shard = shard, .shard_0 = FIRST,
-		                     .shard_wait_ms = -1 };
+		                     .shard_wait_ms = -1, .buffers = 8 };
 	tutti_publisher *p = NULL;
 	int me = tutti_rank(job), err = open_part(job, part, c, &p);
 
@@ -290,7 +362,7 @@ static int publish_generation(tutti *job, struct part *part, int generation, int
 		tt_sim_sleep(tt_sim_chance(50000));
 	}
 	finished += !err && !tt_sim_killed(me);
-	while (!err && !tt_sim_killed(me) && finished < SHARDS)
+	while (!err && !tt_sim_killed(me) && finished < SHARDS && !(victim == FIRST && has_gone(job, FIRST)))
 		tt_sim_sleep(TT_MS);
 	tutti_publisher_close(p);
 	return err;
@@ -324,19 +396,22 @@ static void check_error(int rank, int err)
 	CHECK(!is_gone(err) || (strstr(tutti_why(), shard) && strstr(tutti_why(), who)));
 }
 
+enum { LONG_ENOUGH = 120 }; /* seconds of a test that read on */
+
 static void read_on(tutti *job, struct part part[SHARDS])
 {
 	tutti_tensor to[SHARDS * TENSORS_OF_SHARD];
 	int me = tutti_rank(job), err = -1, good = 0;
+	uint64_t end = tt_now() + LONG_ENOUGH * 1000 * TT_MS;
 	tutti_reader *r = NULL;
 	tutti_fetched got;
 
 	list_model(part, to);
-	while (err && !tt_sim_killed(me) && !(victim == FIRST && has_gone(job, FIRST))) {
+	while (err && tt_now() < end && !tt_sim_killed(me) && !(victim == FIRST && has_gone(job, FIRST))) {
 		err = tutti_reader_open(job, "policy", FIRST, &r);
 		tt_sim_sleep(TT_MS);
 	}
-	while (r && good < 20 && !tt_sim_killed(me) && !(victim == FIRST && is_gone(err))) {
+	while (r && good < 20 && tt_now() < end && !tt_sim_killed(me) && !(victim == FIRST && is_gone(err))) {
 		err = tutti_reader_fetch(r, 0, to, -1, &got);
 		if (err)
 			check_error(me, err);
@@ -434,6 +509,7 @@ static CU_TestInfo tests[] = {
 	{ "versions of shards", test_versions },
 	{ "what shards refuse", test_refused },
 	{ "torn in shards", test_torn },
+	{ "far from shards", test_far },
 	{ "a killed shard", test_killed },
 	{ "shards open again", test_again },
 	CU_TEST_INFO_NULL,
