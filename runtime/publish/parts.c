@@ -16,8 +16,8 @@
 /* Waits for an operation of each part from first to n - 1; gives up after an error. */
 static int end_all(tutti_reader *r, int first, int n, int err)
 {
-	for (int k = first; k < n; k++)
-		err = tt_reader_lose(r->part[k], err ? err : tutti_wait(&r->part[k]->op[0], -1));
+	for (int k = first; k < n && !err; k++)
+		err = tt_reader_lose(r->part[k], tutti_wait(&r->part[k]->op[0], -1));
 	struct tt_sentence why = tt_last_sentence();
 	for (int k = first; k < n && err; k++)
 		tutti_cancel(&r->part[k]->op[0]);

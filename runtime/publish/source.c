@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 #include "member/member.h"
 #include "publish/reader_private.h"
+#include <ctype.h>
 #include <stdlib.h>
 
 /* ---- small things of the publisher's window ---- */
@@ -45,12 +46,13 @@ size_t tt_reader_stamp_at(int buffer)
 
 struct tt_label tt_reader_publisher(const tutti_reader *r) { return tt_member_label(tt_member(r->job, r->member)); }
 
-/* A put's sentence has the rank, and not the shard. */
+/* A put's sentence has the rank, and not the shard. "shard 1" is not in a sentence about shard 10. */
 static int name_shard(const tutti_reader *r, int err)
 {
 	struct tt_sentence why = tt_last_sentence();
+	const char *here = strstr(why.text, r->what);
 
-	return strstr(why.text, r->what) ? err : tt_fail(err, "%s: %s", r->what, why.text);
+	return here && !isdigit((unsigned char)here[strlen(r->what)]) ? err : tt_fail(err, "%s: %s", r->what, why.text);
 }
 
 int tt_reader_lose(tutti_reader *r, int err)
