@@ -494,7 +494,7 @@ static int check_part(const tutti_reader *r, const tutti_tensor *to)
 static bool gives_all(const tutti_reader *r, const tutti_tensor *to)
 {
 	for (int i = 0; i < r->n; i++)
-		if (!to[i].data && r->model.tensors[i].count)
+		if (!to[i].data && (r->model.tensors[i].count || to[i].count))
 			return false;
 	return true;
 }

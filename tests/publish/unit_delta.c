@@ -16,10 +16,10 @@ static uint64_t draw(void)
 
 /* ---- models ---- */
 
-enum { TENSORS = 5, MANY = 40000 };
+enum { TENSORS = 6, MANY = 40000 };
 static const tutti_tensor shapes[TENSORS] = { { NULL, MANY, TUTTI_BF16 }, { NULL, 1, TUTTI_I64 },
 	                                      { NULL, 5003, TUTTI_F32 }, { NULL, 77, TUTTI_U8 },
-	                                      { NULL, 4001, TUTTI_F16 } };
+	                                      { NULL, 4001, TUTTI_F16 }, { NULL, 0, TUTTI_F32 } };
 
 struct state { /* of a model; all versions that any rank makes are the same, bit by bit */
 	struct tt_model model;
@@ -271,7 +271,7 @@ static void meet(tutti *job)
 
 static tutti_publisher *open_publisher(tutti *job, struct state *s, tutti_publisher_config c)
 {
-	static const char *const names[TENSORS] = { "a", "b", "c", "d", "e" };
+	static const char *const names[TENSORS] = { "a", "b", "c", "d", "e", "none" };
 	tutti_weight list[TENSORS] = { { .name = NULL } };
 	tutti_publisher *p = NULL;
 
@@ -339,6 +339,9 @@ static void read_deltas(tutti *job)
 	meet(job); /* 12 */
 	check_update(r, 2, to, 10);
 	CHECK(tutti_reader_update(r, 12, 12, to, 0, &got) == -ETIMEDOUT);
+	to[5] = (tutti_tensor){ NULL, 9, TUTTI_F32 }; /* left out, so its count is of no account */
+	CHECK(tutti_reader_update(r, 0, 2, to, -1, &got) == 0 && got.deltas == 0);
+	tt_model_place(&shared.model, shared.whole, to);
 	check_update(r, 12, to, 0);
 	meet(job);
 	meet(job); /* 13: all elements changed */
