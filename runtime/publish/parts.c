@@ -61,11 +61,17 @@ static int look_words(tutti_reader *r)
 	return r->seen->word[0].hash == r->head.front.hash ? 0 : -EAGAIN;
 }
 
+/* -EINPROGRESS: it is a newcomer's, of whom this rank is about to hear. */
 static int take_rank(tutti_reader *sub, uint64_t rank)
 {
+	tt_lock(sub->job);
+	bool known = rank <= (uint64_t)sub->job->size;
+	tt_unlock(sub->job);
 	if (rank > (uint64_t)tt_members(sub->job)->capacity || (int)rank - 1 == sub->job->rank)
 		return tt_fail(-EBADMSG, "%s: shard 0 says that it is on rank %llu, which cannot be", sub->what,
 		               (unsigned long long)rank - 1);
+	if (!known)
+		return -EINPROGRESS;
 	sub->member = (int)rank - 1;
 	return 0;
 }

@@ -168,29 +168,30 @@ int tt_shards_look(struct tt_shards *s)
 	return 0;
 }
 
+/* -EINPROGRESS: no rank has it, or a newcomer, of whom this rank is about to hear. */
 static int state_of(const struct tt_shards *s, int k)
 {
 	uint64_t rank = s->words[k].rank;
 
-	if (!rank || rank > (uint64_t)tt_members(s->job)->capacity)
-		return 0;
+	if (!rank || rank > (uint64_t)s->job->size)
+		return -EINPROGRESS;
 	const struct tt_member *m = tt_member(s->job, (int)rank - 1);
 	return m->state < TT_LEFT ? 0 : m->state == TT_LEFT ? -ENOTCONN : -ECONNRESET;
 }
 
 /* The slowest shard; among several, one that is gone. */
-static int find_slowest(const struct tt_shards *s, int *gone)
+static int find_slowest(const struct tt_shards *s, int *state)
 {
 	int worst = 0;
 
-	*gone = 0;
 	tt_lock(s->job);
-	for (int k = 0; k < s->n; k++) {
+	*state = state_of(s, 0);
+	for (int k = 1; k < s->n; k++) {
 		uint64_t version = s->words[k].version, least = s->words[worst].version;
 		int err = state_of(s, k);
-		if (version < least || (version == least && err && !*gone)) {
+		if (version < least || (version == least && is_lost(err) && !is_lost(*state))) {
 			worst = k;
-			*gone = err;
+			*state = err;
 		}
 	}
 	tt_unlock(s->job);
@@ -199,14 +200,14 @@ static int find_slowest(const struct tt_shards *s, int *gone)
 
 int tt_shards_missing(struct tt_shards *s)
 {
-	int gone, k = find_slowest(s, &gone);
+	int state, k = find_slowest(s, &state);
 	const struct tt_shard_word *w = &s->words[k];
 
-	if (!w->rank)
+	if (state == -EINPROGRESS)
 		return tt_fail(-EAGAIN, "publisher: shard %d has not opened the publication, and shard %d has filled "
 		               "its buffers", k, s->me);
-	if (gone)
-		return tt_fail(gone, "publisher: shard %d (%s) is gone: all shards close the publication, and open it "
+	if (state)
+		return tt_fail(state, "publisher: shard %d (%s) is gone: all shards close the publication, and open it "
 		               "under a higher generation", k, label_of(s, (int)w->rank - 1).text);
 	return tt_fail(-EAGAIN, "publisher: shard %d (%s) has version %llu, and shard %d keeps all that it has in "
 	               "its buffers until shard %d has the next one", k, label_of(s, (int)w->rank - 1).text,
