@@ -76,14 +76,14 @@ static int take_rank(tutti_reader *sub, uint64_t rank)
 	return 0;
 }
 
-static int meet_shard(tutti_reader *sub, const struct tt_shard_word *w, int k)
+static int meet_shard(tutti_reader *sub, const struct tt_shard_word *w)
 {
 	int err;
 
 	sub->head.front.hash = 0; /* if this fails, the next look tries again */
 	if ((err = take_rank(sub, w->rank)) || (err = tt_reader_ask(sub)) || (err = tt_reader_meet(sub)))
 		return err;
-	if (sub->head.front.hash == w->hash && sub->head.generation == w->generation && (int)sub->head.shard == k)
+	if (sub->head.front.hash == w->hash && sub->head.generation == w->generation)
 		return 0;
 	sub->head.front.hash = 0;
 	return -EAGAIN; /* it is of another opening: its word comes */
@@ -101,7 +101,7 @@ static int find_shard(tutti_reader *r, int k)
 	if (!w->rank || w->generation != r->head.generation)
 		return -EINPROGRESS;
 	if (k && (w->hash != sub->head.front.hash || (int)w->rank - 1 != sub->member) &&
-	    (err = meet_shard(sub, w, k)))
+	    (err = meet_shard(sub, w)))
 		return tt_reader_lose(sub, err);
 	tt_lock(r->job);
 	err = tt_window_ask(r->window, sub->member);
@@ -120,7 +120,7 @@ static int find_shards(tutti_reader *r)
 	r->missing = 0;
 	for (int k = 0; k < r->parts && !err; k++)
 		err = find_shard(r, k);
-	return err;
+	return err == -ERANGE ? -EAGAIN : err; /* the name was opened again, with a smaller window */
 }
 
 int tt_parts_look(tutti_reader *r)
@@ -198,6 +198,7 @@ static int add_part(tutti_reader *r, int k)
 	sub->window = r->window;
 	sub->timeout = r->timeout;
 	sub->member = r->member;
+	sub->head.shard = (uint16_t)k;
 	r->part[k] = sub;
 	return 0;
 }

@@ -181,7 +181,8 @@ int tutti_reader_newest(tutti_reader *r, uint64_t *version)
 		word /= TT_PUBLISH_MOST;
 	if (!err)
 		*version = word;
-	err = tt_reader_lose(r, err);
+	err = err == -ERANGE ? tt_reader_refuse(r, "publishes nothing of this kind under this name now: close the "
+	                                           "reader and open it again") : tt_reader_lose(r, err);
 	leave(r);
 	return err;
 }

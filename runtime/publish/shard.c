@@ -7,13 +7,16 @@
 #include "publish/publish_private.h"
 #include <stdlib.h>
 
+/* Words of shard 0's own memory come in the background. */
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
 uint64_t tt_shards_whole(const struct tt_shard_word *words, int n)
 {
 	uint64_t least = UINT64_MAX;
 
 	for (int i = 0; i < n; i++) {
-		bool there = words[i].rank && words[i].generation == words[0].generation;
-		least = tt_min(least, there ? __atomic_load_n(&words[i].version, __ATOMIC_ACQUIRE) : 0);
+		bool there = load(&words[i].rank) && load(&words[i].generation) == load(&words[0].generation);
+		least = tt_min(least, there ? load(&words[i].version) : 0);
 	}
 	return least;
 }
@@ -171,7 +174,7 @@ int tt_shards_look(struct tt_shards *s)
 /* -EINPROGRESS: no rank has it, or a newcomer, of whom this rank is about to hear. */
 static int state_of(const struct tt_shards *s, int k)
 {
-	uint64_t rank = s->words[k].rank;
+	uint64_t rank = load(&s->words[k].rank);
 
 	if (!rank || rank > (uint64_t)s->job->size)
 		return -EINPROGRESS;
@@ -187,7 +190,7 @@ static int find_slowest(const struct tt_shards *s, int *state)
 	tt_lock(s->job);
 	*state = state_of(s, 0);
 	for (int k = 1; k < s->n; k++) {
-		uint64_t version = s->words[k].version, least = s->words[worst].version;
+		uint64_t version = load(&s->words[k].version), least = load(&s->words[worst].version);
 		int err = state_of(s, k);
 		if (version < least || (version == least && is_lost(err) && !is_lost(*state))) {
 			worst = k;
@@ -201,17 +204,17 @@ static int find_slowest(const struct tt_shards *s, int *state)
 int tt_shards_missing(struct tt_shards *s)
 {
 	int state, k = find_slowest(s, &state);
-	const struct tt_shard_word *w = &s->words[k];
+	uint64_t rank = load(&s->words[k].rank);
 
 	if (state == -EINPROGRESS)
 		return tt_fail(-EAGAIN, "publisher: shard %d has not opened the publication, and shard %d has filled "
 		               "its buffers", k, s->me);
 	if (state)
 		return tt_fail(state, "publisher: shard %d (%s) is gone: all shards close the publication, and open it "
-		               "under a higher generation", k, label_of(s, (int)w->rank - 1).text);
+		               "under a higher generation", k, label_of(s, (int)rank - 1).text);
 	return tt_fail(-EAGAIN, "publisher: shard %d (%s) has version %llu, and shard %d keeps all that it has in "
-	               "its buffers until shard %d has the next one", k, label_of(s, (int)w->rank - 1).text,
-	               (unsigned long long)w->version, s->me, k);
+	               "its buffers until shard %d has the next one", k, label_of(s, (int)rank - 1).text,
+	               (unsigned long long)load(&s->words[k].version), s->me, k);
 }
 
 int tt_shards_settle(struct tt_shards *s)

@@ -81,6 +81,11 @@ static int check_head(const tutti_reader *r, const struct tt_publish_head *h)
 		return tt_reader_refuse(r, "publishes nothing under this name");
 	if (r->bytes && h->shards != r->head.shards)
 		return tt_reader_refuse(r, "publishes in other shards now: close the reader and open it again");
+	if (h->shard != r->head.shard && r->head.shard)
+		return -EAGAIN; /* shards have moved: the word of this one comes */
+	if (h->shard != r->head.shard && r->bytes)
+		return tt_reader_refuse(r, "has another shard than shard 0 now: close the reader, and open it with "
+		                           "the rank of shard 0");
 	if (h->shards > TT_PUBLISH_SHARDS || (h->shard && h->shard >= h->shards))
 		return tt_fail(-EBADMSG, "%s: %s says that it is shard %u of %u: this makes no sense", r->what,
 		               tt_reader_publisher(r).text, h->shard, h->shards);
@@ -146,7 +151,7 @@ int tt_reader_meet(tutti_reader *r)
 	r->at = tt_publish_layout(&h);
 	if ((err = tutti_put(r->window, r->member, place_at(r, 0), &mine, TT_PLACE_USED, NULL)))
 		r->head.front.hash = 0; /* else nobody would put it, and holds would not count */
-	return err;
+	return err == -ERANGE ? -EAGAIN : err;
 }
 
 int tt_reader_ask(tutti_reader *r)

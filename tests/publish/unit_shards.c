@@ -460,45 +460,72 @@ static void test_killed(void)
 
 /* ---- a new generation ---- */
 
-static atomic_bool seen;
+static atomic_uint_fast64_t seen; /* generation */
 
-/* All shards close and open again; the reader goes on by itself, and takes no version of the former generation. */
-static void open_again(tutti *job)
+/* In generation 2, shards 1 and 2 have moved, in 3 shard 0, too. */
+static int shard_of(int rank, uint64_t g)
 {
-	struct part *part = calloc(SHARDS, sizeof *part);
-	tutti_tensor to[SHARDS * TENSORS_OF_SHARD];
-	tutti_fetched got = { 0 };
-	tutti_reader *r = NULL;
-	int me = tutti_rank(job), err = 0;
+	return g == 3 ? (rank + 1) % SHARDS : g == 2 ? (SHARDS - rank) % SHARDS : rank;
+}
 
-	list_model(part, to);
-	seen = false;
-	meet(job);
-	for (uint64_t g = 1; g <= 2 && me < SHARDS; g++) {
-		tutti_publisher *p = open_shard(job, part, (tutti_publisher_config){ .generation = g, .shard = me });
+static void publish_generations(tutti *job, struct part *part)
+{
+	int me = tutti_rank(job);
+
+	for (uint64_t g = 1; g <= 3; g++) {
+		tutti_publisher *p = open_shard(job, part, (tutti_publisher_config){ .generation = g,
+			.shard = shard_of(me, g), .shard_0 = g == 3 ? SHARDS - 1 : 0 });
 		CHECK(publish(p, part, 9 - g) == 0);
 		if (g == 1)
 			meet(job);
 		if (g == 1)
 			meet(job);
-		while (g == 2 && !seen)
+		while (g > 1 && seen < g)
 			pass_time(TT_MS);
 		pass_time((uint64_t)me * 5 * TT_MS);
 		tutti_publisher_close(p);
 	}
-	if (me == SHARDS) {
-		meet(job);
-		CHECK(tutti_reader_open(job, "policy", 0, &r) == 0);
-		CHECK(tutti_reader_fetch(r, 0, to, -1, &got) == 0 && got.version == 8 && is_model(part, 8));
-		meet(job);
-		while (got.generation != 2 && (!err || err == -ESTALE || err == -ETIMEDOUT)) {
-			err = tutti_reader_fetch(r, 8, to, 100, &got);
-			pass_time(TT_MS);
-		}
-		CHECK(err == 0 && got.version == 7 && is_model(part, 7));
-		seen = true;
-		tutti_reader_close(r);
+}
+
+static int fetch_again(tutti_reader *r, const tutti_tensor *to, uint64_t generation, tutti_fetched *got)
+{
+	int err = 0;
+
+	while (got->generation != generation && (!err || err == -ESTALE || err == -ETIMEDOUT)) {
+		err = tutti_reader_fetch(r, 8, to, 100, got);
+		pass_time(TT_MS);
 	}
+	seen = generation;
+	return err;
+}
+
+static void read_generations(tutti *job, struct part *part)
+{
+	tutti_tensor to[SHARDS * TENSORS_OF_SHARD];
+	tutti_fetched got = { 0 };
+	tutti_reader *r = NULL;
+
+	list_model(part, to);
+	meet(job);
+	CHECK(tutti_reader_open(job, "policy", 0, &r) == 0);
+	CHECK(tutti_reader_fetch(r, 0, to, -1, &got) == 0 && got.version == 8 && is_model(part, 8));
+	meet(job);
+	CHECK(fetch_again(r, to, 2, &got) == 0 && got.version == 7 && is_model(part, 7));
+	CHECK(fetch_again(r, to, 3, &got) == -EBADMSG && strstr(tutti_why(), "another shard"));
+	tutti_reader_close(r);
+}
+
+/* All shards close and open again; the reader goes on by itself, and takes no version of the former generation. */
+static void open_again(tutti *job)
+{
+	struct part *part = calloc(SHARDS, sizeof *part);
+
+	seen = 0;
+	meet(job);
+	if (tutti_rank(job) < SHARDS)
+		publish_generations(job, part);
+	else
+		read_generations(job, part);
 	meet(job);
 	free(part);
 }
