@@ -1458,7 +1458,8 @@ typedef struct tutti_publisher_config { /* zeros are the defaults */
 } tutti_publisher_config;
 /* Opens a publication under a name of 1 to 160 bytes, of n tensors. Names, types and shapes are copied, and stay as
  * they are. data: where publish takes a tensor from; with data NULL in all of them, the program writes versions in
- * place alone. config NULL: the defaults. Does not block. -EINVAL; -EEXIST: the name is open here; -ENOMEM.
+ * place alone. config NULL: the defaults. Does not block, unless it is a shard. -EINVAL; -EEXIST: the name is open
+ * here; -ENOMEM.
  *   A shard names the generation, the same one as all shards, and publishes the same versions as they do. Shards other
  * than shard 0 wait for shard 0 to open that generation. -ETIMEDOUT: it did not; -ESTALE: it has a later one. */
 int tutti_publisher_open(tutti *, const char *name, const tutti_weight *weights, int n,
@@ -1467,15 +1468,17 @@ int tutti_publisher_open(tutti *, const char *name, const tutti_weight *weights,
  * tutti_window_close does. */
 void tutti_publisher_close(tutti_publisher *);
 /* Copies the tensors into a buffer and shows them as that version, with up to 4096 bytes of meta data. version: 1 or
- * more, above that of the last call, less than 2^60. Does not block. -EINVAL.
+ * more, above that of the last call, less than 2^60. Does not block, unless it is a shard. -EINVAL.
  *   Of a shard: readers see the newest version that all shards have. No shard writes over that version, so a shard that
  * is up to buffers - 1 versions ahead of the slowest one waits for it, shard_wait_ms at most, and never for a reader.
  * -EAGAIN: it is still ahead; nothing was published. -ECONNRESET, -ENOTCONN: a shard is gone. -ESTALE: shard 0 has
- * closed the name. After these all shards close, and open the name under a higher generation. */
+ * closed the name; the version may have been published nevertheless. After these all shards close, and open the name
+ * under a higher generation. */
 int tutti_publisher_publish(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
 /* The same without a copy: the program writes all elements into a buffer, between these calls. to: gets the list of the
  * tensors, n of them, as they lie in the buffer; they hold an older version, or zeros. Until the commit another begin
- * gives the same buffer, and publish uses it. Neither blocks. -EINVAL: commit without begin. Of a shard: as publish. */
+ * gives the same buffer, and publish uses it. Neither blocks, unless it is a shard: then as publish. -EINVAL: commit
+ * without begin. */
 int tutti_publisher_begin(tutti_publisher *, tutti_tensor *to);
 int tutti_publisher_commit(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
 /* Waits until `readers` readers that are there have taken this version or a newer one, or are there at all (0): only a

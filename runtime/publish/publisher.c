@@ -87,15 +87,19 @@ static int make_memory(tutti_publisher *p, const tutti_publisher_config *c, cons
 		.buffers = c->buffers ? (uint64_t)c->buffers : 3,
 		.bytes = p->model.bytes,
 		.list_hash = tt_hash64(TT_HASH64, list, bytes),
-		.shard = (uint32_t)c->shard,
-		.shards = c->shards > 1 ? (uint32_t)c->shards : 0,
+		.shard = (uint16_t)c->shard,
+		.shards = c->shards > 1 ? (uint16_t)c->shards : 0,
 	};
+	uint64_t pages = ((uint64_t)((double)head.bytes * c->deltas) + 4095) / 4096;
 	void *memory;
 	int err;
 
 	if (head.bytes > TT_PUBLISH_BYTES)
 		return tt_fail(-EINVAL, "publisher: the tensors have %zu bytes, more than memory has", p->model.bytes);
-	head.deltas = (uint32_t)(((uint64_t)((double)head.bytes * c->deltas) + 4095) / 4096);
+	if (pages > UINT32_MAX)
+		return tt_fail(-EINVAL, "publisher: deltas is %g, and the tensors have %zu bytes: deltas may have less "
+		               "than 16 TiB", c->deltas, p->model.bytes);
+	head.deltas = (uint32_t)pages;
 	p->at = tt_publish_layout(&head);
 	if (!(p->holds = calloc((size_t)p->places, sizeof *p->holds)))
 		return tt_fail(-ENOMEM, "publisher: no memory for %d ranks", p->places);

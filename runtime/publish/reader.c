@@ -139,7 +139,6 @@ static int count_weights(const tutti_reader *r)
 int tutti_reader_weight(tutti_reader *r, int i, tutti_weight *weight)
 {
 	int err = tt_given(weight, "tutti_reader_weight: weight");
-
 	int k = 0, at = i;
 
 	if (err || (err = enter(r)))

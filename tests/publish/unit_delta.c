@@ -469,6 +469,9 @@ static void show_none(tutti *job)
 		const tutti_weight w = { .name = "w", .dims = 1, .shape = { 4 } };
 		CHECK(tutti_publisher_open(job, "x", &w, 1, &c, &p) == -EINVAL && strstr(tutti_why(), "deltas"));
 	}
+	const tutti_publisher_config most = { .deltas = 16 };
+	const tutti_weight huge = { .name = "w", .type = TUTTI_U8, .dims = 1, .shape = { UINT64_C(1) << 40 } };
+	CHECK(tutti_publisher_open(job, "x", &huge, 1, &most, &p) == -EINVAL && strstr(tutti_why(), "16 TiB"));
 }
 
 static void test_without(void) { ON_ALL(.size = 2, .program = show_none); }
