@@ -1,9 +1,11 @@
 /* shards.c - a rank of a publication in shards, as a process that shards.sh may kill
  *
- *      shards BOOT RANK
+ *      shards BOOT RANK SIGN
  *
  * Rank 0 reads, 1 to 3 have shard 0 to 2, and 4 takes shard 1 when rank 2 has gone. The reader prints "reading" after
- * some versions; shards.sh kills rank 2 then. The reader ends when it has read generation 2, and all others with it. */
+ * some versions; shards.sh kills rank 2 then. When the reader has found that, it makes the file SIGN, and the other
+ * shards wait for that before they close the name. The reader ends when it has read generation 2, and all others with
+ * it. */
 #include "tests/publish/shards.h"
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 enum { FIRST = 1, VICTIM = 2, SPARE = 4, RANKS = 5, ENOUGH = 20 };
 
 static struct part part[SHARDS];
+static const char *sign;
 
 static int fail(int rank, const char *what)
 {
@@ -39,8 +42,8 @@ static bool publish_generation(tutti *job, int shard, uint64_t generation)
 			break;
 		usleep(200);
 	}
-	if (is_gone(err))
-		usleep(300000); /* the reader finds the dead shard, too, before this one closes the name */
+	while (is_gone(err) && access(sign, F_OK))
+		usleep(1000);
 	if (err && !is_gone(err) && err != -EAGAIN && err != -ESTALE)
 		fail(shard + FIRST, "publish");
 	tutti_publisher_close(p);
@@ -58,6 +61,14 @@ static int be_shard(tutti *job, int rank)
 	return publish_generation(job, (rank == SPARE ? VICTIM : rank) - FIRST, 2) ? 0 : fail(rank, "generation 2");
 }
 
+static void give_sign(void)
+{
+	FILE *f = fopen(sign, "w");
+
+	if (f)
+		fclose(f);
+}
+
 static int be_reader(tutti *job)
 {
 	tutti_tensor to[SHARDS * TENSORS_OF_SHARD];
@@ -73,6 +84,8 @@ static int be_reader(tutti *job)
 		if (err && !is_gone(err) && err != -EAGAIN && err != -ESTALE && err != -ETIMEDOUT)
 			return fail(0, "fetch");
 		named += is_gone(err) && strstr(tutti_why(), "shard 1") && strstr(tutti_why(), "rank 2");
+		if (is_gone(err))
+			give_sign();
 		if (err) {
 			usleep(1000);
 			continue;
@@ -94,8 +107,9 @@ int main(int argc, char **argv)
 	tutti *job;
 	int status;
 
-	if (argc < 3)
+	if (argc < 4)
 		return 2;
+	sign = argv[3];
 	c.boot = argv[1];
 	c.rank = atoi(argv[2]);
 	c.ranks = RANKS;
