@@ -302,7 +302,8 @@ static void test_connections(void)
 	end_all(pid, n);
 	printf(": %d connections\n", board->links / 2);
 	WANT(board->right == n, "%d of %d added right, one says: %s", board->right, n, board->why);
-	WANT(board->links / 2 <= 2 * n, "%d connections of %d ranks", board->links / 2, n);
+	/* A busy machine may answer too late over shm: then a pair of ranks is connected over tcp, too. */
+	WANT(board->links / 2 <= (n < TT_SEGMENT_RANKS ? 3 : 2) * n, "%d connections of %d ranks", board->links / 2, n);
 }
 
 static void test_killed(void)

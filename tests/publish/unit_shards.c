@@ -186,7 +186,7 @@ static void refuse_some(tutti *job)
 
 static void test_refused(void)
 {
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 700, .program = refuse_some }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 1500, .program = refuse_some }), 0);
 	CU_ASSERT_EQUAL(run_on_sim(2, 1, 700, refuse_some), 0);
 }
 
