@@ -428,7 +428,7 @@ static atomic_uint pin_count;
 static int slow_pin(struct tt_net *net, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
 	*out = &pins_made[atomic_fetch_add(&pin_count, 1) % TT_COUNT(pins_made)];
-	**out = (struct tt_pin){ net, *mem, remote };
+	**out = (struct tt_pin){ .net = net, .mem = *mem, .remote = remote };
 	pinning.pins = true;
 	pass_time(PIN_MS * TT_MS);
 	pinning.pins = false;

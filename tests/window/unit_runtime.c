@@ -2274,7 +2274,7 @@ static int pin_slowly(struct tt_net *net, const struct tt_mem *mem, int remote, 
 	if (adapter->pin)
 		return adapter->pin(net, mem, remote, out);
 	*out = malloc(sizeof **out);
-	**out = (struct tt_pin){ net, *mem, remote };
+	**out = (struct tt_pin){ .net = net, .mem = *mem, .remote = remote };
 	return 0;
 }
 
