@@ -67,7 +67,7 @@ class _Fleet(Handle):
 
     _own: Optional[Job] = None
 
-    def _join(self, boot: Optional[str], group: Optional[Group], **place: int) -> Optional[Group]:
+    def _join(self, boot: Optional[str], group: Optional[Group], **place: Any) -> Optional[Group]:
         if boot is None:
             return group
         if group is not None:

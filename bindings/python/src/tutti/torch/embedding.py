@@ -108,11 +108,11 @@ def _until_servers_are_back(call: Callable[[], T], seconds: float) -> T:
             time.sleep(0.1)
 
 
-def _which(folder: str, name: str) -> Optional[str]:
+def _which(folder: str, name: Optional[str]) -> Optional[str]:
     """Which save of the name is in the folder: the seal of the save's index, which holds the seals of all its files.
     None: there is none."""
     try:
-        with open(os.path.join(folder, name + ".safetensors.index.json"), encoding="utf-8") as file:
+        with open(os.path.join(folder, "%s.safetensors.index.json" % name), encoding="utf-8") as file:
             return str(json.load(file)["metadata"]["tutti_seal"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
