@@ -226,7 +226,7 @@ static bool is_to_hear(const struct tutti *g, int to)
 	       (!(d & (d - 1)) || !(back & (back - 1)) || tt_member_linked(tt_group_member(g, to)));
 }
 
-static void push(struct tt_coll *);
+static bool push(struct tt_coll *);
 
 static bool is_given_up(const struct tutti *g, uint32_t seq)
 {
@@ -326,12 +326,13 @@ static bool is_at_end(struct tt_coll *c)
 	return k && !c->shadow.moving;
 }
 
-static void push(struct tt_coll *c)
+/* True: the call has ended, and is no more. */
+static bool push(struct tt_coll *c)
 {
 	int k = 0;
 
 	if (c->busy)
-		return;
+		return false;
 	c->busy = true;
 	if (!c->failed && !c->over && !c->stopped)
 		k = lift_and_advance(c);
@@ -343,8 +344,10 @@ static void push(struct tt_coll *c)
 	if (c->failed)
 		release(c);
 	c->over |= k > 0;
-	if (is_at_end(c))
+	bool ends = is_at_end(c);
+	if (ends)
 		end(c);
+	return ends;
 }
 
 void tt_coll_poll(struct tt_coll *c, bool (*how)(struct tt_coll *, bool asleep))
@@ -713,6 +716,8 @@ static void end_for(struct tt_member *m)
 	tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running) {
 		const struct tt_seat *s = tt_group_find(c->group, m);
 		if (!s || !s->out || (tt_before(c->seq, s->finished) && !c->undecided))
+			continue;
+		if (c->poll && c->poll(c, false) && push(c)) /* in shared memory the member had done its part */
 			continue;
 		if (!tt_before(c->seq, s->finished))
 			fail(c, s->err, m->rank);
