@@ -253,6 +253,18 @@ int tt_transfers_advance(struct tt_transfers *);
 void tt_transfers_free(struct tt_transfers *); /* on release */
 size_t tt_transfers_chunk(size_t len);         /* bytes of a chunk of a transfer of `len` bytes */
 
+/* ---- offer.c: memory of this rank that other ranks of its host map ---- */
+
+enum { TT_OFFER_LEN = 1 + TT_KEY_SIZE };
+struct tt_offered {             /* zeroed: none */
+	void *memory;
+	struct tt_region *region;   /* registered with the one net that leads to all others */
+};
+int tt_offer_make(struct tt_offered *, struct tt_job *, struct tt_net *, size_t bytes); /* -EXDEV: another net */
+void tt_offer_write(const struct tt_offered *, bool able, uint8_t bytes[TT_OFFER_LEN]);
+void *tt_offer_map(struct tt_peer *, const void *offer, size_t len, struct tt_key *); /* NULL: cannot be mapped */
+void tt_offer_end(struct tt_offered *);
+
 /* ---- segment.c: memory that the ranks of a group on one host share; one segment for each host ---- */
 
 enum {
@@ -306,8 +318,7 @@ struct tt_segment {
 	struct tutti *group;        /* NULL: closed */
 	int n, me;
 	const int *seats;           /* n of them, in the group */
-	void *memory;               /* my slot ... */
-	struct tt_region *region;   /* ... registered with the net that leads to all others */
+	struct tt_offered own;      /* my slot */
 	uint32_t made_in;           /* number of the call that makes the segment */
 	bool making, offered, voted, able;
 	bool known, open;           /* the result is known; all ranks can use the segment */
@@ -441,8 +452,8 @@ struct tt_hub {
 	struct tt_list link;        /* in tt_collectives.hubs */
 	struct tutti *group;        /* NULL: closed */
 	int n, me;
-	struct tt_hub_memory *memory; /* NULL: not there yet, not mapped, or no longer */
-	struct tt_region *region;   /* rank 0's: registered with the net that leads to all others */
+	struct tt_offered own;      /* rank 0's ... */
+	struct tt_hub_memory *memory; /* ... and where the hub is here; NULL: not there yet, not mapped, or no longer */
 	struct tt_peer *peer;       /* the others': through which it was mapped ... */
 	struct tt_key key;          /* ... by this key */
 	uint32_t made_in;           /* number of the call that makes the hub */

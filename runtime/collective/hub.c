@@ -40,7 +40,6 @@ _Static_assert(offsetof(struct tt_hub_slot, asleep) == 8 && offsetof(struct tt_h
                offsetof(struct tt_hub_slot, vector) == 128 && sizeof(struct tt_hub_slot) == 4224, "docs/wire.md");
 
 enum { ROOT, HERE = 1, TAKEN = 2 };
-enum { OFFER_LEN = 1 + TT_KEY_SIZE };
 
 static struct tt_hub *hub_of(const struct tutti *g) { return tt_coll_group(g)->hub; }
 static struct tt_member *root_of(const struct tt_hub *h) { return tt_group_member(h->group, ROOT); }
@@ -77,38 +76,14 @@ static struct tt_hub *new_hub(struct tutti *g)
 	return h;
 }
 
-/* Registers the hub with the net that leads to rank i. Without one net that leads to all ranks there is no hub. */
-static int offer_to(struct tt_hub *h, struct tt_net *net)
-{
-	struct tt_mem mem;
-	void *memory;
-	int err;
-
-	if (h->region)
-		return h->region->net == net ? 0 : -EXDEV;
-	if (net->transport->pin)
-		return -EXDEV;
-	if (!h->memory && (err = tt_memory_alloc(h->group->job, size_of(h->n), -1, &memory)))
-		return err;
-	h->memory = h->memory ? h->memory : memory;
-	mem = tt_mem_of(h->memory, size_of(h->n));
-	return net->transport->reg(net, &mem, 1, NULL, &h->region);
-}
-
-static void write_offer(const struct tt_hub *h, uint8_t bytes[OFFER_LEN])
-{
-	struct tt_pack p = tt_pack(bytes, OFFER_LEN);
-
-	tt_put8(&p, h->able);
-	tt_put_key(&p, h->able ? &h->region->key : &(struct tt_key){ 0 });
-}
-
 static void send_offer(struct tt_coll *c, struct tt_hub *h, int to)
 {
-	uint8_t bytes[OFFER_LEN];
+	struct tt_net *net = tt_member_net(tt_group_member(h->group, to));
+	uint8_t bytes[TT_OFFER_LEN];
 
-	h->able &= !offer_to(h, tt_member_net(tt_group_member(h->group, to)));
-	write_offer(h, bytes);
+	h->able &= !tt_offer_make(&h->own, c->job, net, size_of(h->n));
+	h->memory = h->own.memory;
+	tt_offer_write(&h->own, h->able, bytes);
 	tt_coll_send(c, to, TT_TAG_HUB, bytes, sizeof bytes);
 }
 
@@ -164,13 +139,8 @@ static int hand_out(struct tt_coll *c, struct tt_hub *h)
 
 static void map_hub(struct tt_hub *h, const void *bytes)
 {
-	struct tt_pack p = tt_unpack(bytes, OFFER_LEN);
-	struct tt_peer *peer = root_of(h)->link->peer;
-	bool able = tt_get8(&p);
-
-	tt_get_key(&p, &h->key);
-	h->peer = peer;
-	h->memory = able && h->key.len == size_of(h->n) ? peer->net->transport->map(peer, &h->key, 0) : NULL;
+	h->peer = root_of(h)->link->peer;
+	h->memory = tt_offer_map(h->peer, bytes, size_of(h->n), &h->key);
 	h->able = h->memory != NULL;
 }
 
@@ -185,7 +155,7 @@ static int ask_for(struct tt_coll *c, struct tt_hub *h)
 	if (!h->asked)
 		tt_coll_send(c, ROOT, TT_TAG_HUB, NULL, 0);
 	h->asked = true;
-	if (!h->peer && (bytes = tt_coll_take(c, ROOT, TT_TAG_HUB, OFFER_LEN))) {
+	if (!h->peer && (bytes = tt_coll_take(c, ROOT, TT_TAG_HUB, TT_OFFER_LEN))) {
 		map_hub(h, bytes);
 		send_vote(c, h, ROOT);
 	}
@@ -245,12 +215,12 @@ void tt_hub_tell(struct tt_coll *c)
 void tt_hub_answer(struct tutti *group, int seat, uint32_t number, const struct tt_coll_call *call)
 {
 	const struct tt_hub *h = hub_of(group);
-	uint8_t bytes[OFFER_LEN], yes;
+	uint8_t bytes[TT_OFFER_LEN], yes;
 
 	if (!h || !h->known || h->me != ROOT)
 		return;
 	yes = h->able;
-	write_offer(h, bytes);
+	tt_offer_write(&h->own, h->able, bytes);
 	tt_coll_answer(group, seat, number, call, TT_TAG_HUB, bytes, sizeof bytes);
 	tt_coll_answer(group, seat, number, call, TT_TAG_HUB_VOTE, &yes, 1);
 }
@@ -559,10 +529,7 @@ static bool is_read(const struct tt_hub *h)
 static void free_hub(struct tt_hub *h)
 {
 	tt_list_remove(&h->link);
-	if (h->region)
-		h->region->net->transport->dereg(h->region);
-	if (h->me == ROOT)
-		tt_memory_free(h->memory);
+	tt_offer_end(&h->own);
 	free(h);
 }
 

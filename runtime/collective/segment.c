@@ -183,26 +183,7 @@ void tt_segment_store_end(const struct tt_segment *b) { end_stores(b, b->n); }
 static void free_memory(struct tt_segment *b)
 {
 	tt_standing_drop_all(b);
-	if (b->region)
-		b->region->net->transport->dereg(b->region);
-	if (b->memory)
-		tt_memory_free(b->memory);
-}
-
-/* Registers my slot with the net that leads to rank i. Without one net that leads to all ranks there is no segment. */
-static int open_slot(struct tt_segment *b, int i)
-{
-	struct tt_net *net = tt_member_net(tt_segment_member(b, i));
-	int err = 0;
-
-	if (b->region)
-		return b->region->net == net ? 0 : -EXDEV;
-	if (net->transport->pin)
-		return -EXDEV;
-	if (!b->memory)
-		err = tt_memory_alloc(b->group->job, sizeof(struct tt_rank_slot), -1, &b->memory);
-	struct tt_mem mem = tt_mem_of(b->memory, sizeof(struct tt_rank_slot));
-	return err ? err : net->transport->reg(net, &mem, 1, NULL, &b->region);
+	tt_offer_end(&b->own);
 }
 
 /* ---- making a segment ---- */
@@ -244,22 +225,13 @@ static int connect_all(const struct tt_segment *b)
 	return up;
 }
 
-enum { OFFER_LEN = 1 + TT_KEY_SIZE };
-
-static void write_offer(const struct tt_segment *b, uint8_t bytes[OFFER_LEN])
-{
-	struct tt_pack p = tt_pack(bytes, OFFER_LEN);
-
-	tt_put8(&p, b->able);
-	tt_put_key(&p, b->able ? &b->region->key : &(struct tt_key){ 0 });
-}
-
 static bool offer(struct tt_coll *c, struct tt_segment *b, int to)
 {
-	uint8_t bytes[OFFER_LEN];
+	struct tt_net *net = tt_member_net(tt_segment_member(b, to));
+	uint8_t bytes[TT_OFFER_LEN];
 
-	b->able &= !open_slot(b, to);
-	write_offer(b, bytes);
+	b->able &= !tt_offer_make(&b->own, c->job, net, sizeof(struct tt_rank_slot));
+	tt_offer_write(&b->own, b->able, bytes);
 	tt_coll_send(c, b->seats[to], TT_TAG_OFFER, bytes, sizeof bytes);
 	return true;
 }
@@ -275,18 +247,14 @@ static bool vote(struct tt_coll *c, struct tt_segment *b, int to)
 static bool take_offer(struct tt_coll *c, struct tt_segment *b, int i)
 {
 	struct tt_segment_peer *v = &b->peers[i];
-	const void *bytes = v->offered ? NULL : tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN);
+	const void *bytes = v->offered ? NULL : tt_coll_take(c, b->seats[i], TT_TAG_OFFER, TT_OFFER_LEN);
 
 	if (!bytes)
 		return v->offered;
-	struct tt_pack p = tt_unpack(bytes, OFFER_LEN);
-	struct tt_peer *peer = tt_segment_member(b, i)->link->peer;
-	bool able = tt_get8(&p);
 	struct tt_key key;
 
-	tt_get_key(&p, &key);
-	v->slot = able && key.len == sizeof *v->slot ? peer->net->transport->map(peer, &key, 0) : NULL;
-	v->peer = peer;
+	v->peer = tt_segment_member(b, i)->link->peer;
+	v->slot = tt_offer_map(v->peer, bytes, sizeof *v->slot, &key);
 	b->able &= v->slot != NULL;
 	return v->offered = true;
 }
@@ -327,7 +295,7 @@ static void conclude(struct tt_segment *b)
 	tt_coll_wake_soon(b->group->job);
 	b->open = b->able;
 	b->known = true;
-	b->peers[b->me].slot = b->memory;
+	b->peers[b->me].slot = b->own.memory;
 	tt_log(TT_INFO, "collectives: %d ranks on one host %s", b->n,
 	       b->open ? "share memory" : "cannot share memory: not all could map what the others offered");
 }
@@ -356,7 +324,8 @@ void tt_segment_tell(struct tt_coll *c)
 	if (!b || !b->known || tt_list_empty(&tt_collectives(c->job)->unexpected))
 		return;
 	for (int i = 0; i < b->n; i++) {
-		if (!tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN) || tt_segment_member(b, i)->state != TT_UP)
+		if (!tt_coll_take(c, b->seats[i], TT_TAG_OFFER, TT_OFFER_LEN) ||
+		    tt_segment_member(b, i)->state != TT_UP)
 			continue;
 		offer(c, b, i);
 		vote(c, b, i);
@@ -366,12 +335,12 @@ void tt_segment_tell(struct tt_coll *c)
 void tt_segment_answer(struct tutti *group, int seat, uint32_t number, const struct tt_coll_call *call)
 {
 	const struct tt_segment *b = tt_coll_group(group)->segment;
-	uint8_t bytes[OFFER_LEN], yes;
+	uint8_t bytes[TT_OFFER_LEN], yes;
 
 	if (!b || !b->known)
 		return;
 	yes = b->able;
-	write_offer(b, bytes);
+	tt_offer_write(&b->own, b->able, bytes);
 	tt_coll_answer(group, seat, number, call, TT_TAG_OFFER, bytes, sizeof bytes);
 	tt_coll_answer(group, seat, number, call, TT_TAG_VOTE, &yes, 1);
 }

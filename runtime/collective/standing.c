@@ -44,7 +44,7 @@ static bool holds(const struct tt_standing *s, const char *vector, size_t bytes)
 static struct tt_standing *make(struct tt_segment *b, const void *vector, size_t bytes)
 {
 	struct tt_standing *s = &b->standing[b->next_standing++ % TT_STANDING], new = { 0 };
-	struct tt_net *net = b->region->net;
+	struct tt_net *net = b->own.region->net;
 
 	new.serial = tt_arena_of(vector, bytes, &new.mem);
 	if (!new.serial || new.mem.fd < 0 || net->transport->reg(net, &new.mem, 1, NULL, &new.region))
