@@ -507,10 +507,10 @@ static void program_short(tutti *job)
 	free(out);
 }
 
-static void test_short(void)
+static void run_on_one_host(void (*program)(tutti *))
 {
 	for (int n = 2; n <= LARGEST; n++) {
-		struct ranks run = { .size = n, .hosts = 1, .wire = "sim", .program = program_short };
+		struct ranks run = { .size = n, .hosts = 1, .wire = "sim", .program = program };
 		for (; run.seed != SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 		run.wire = "shm";
@@ -519,6 +519,8 @@ static void test_short(void)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 	}
 }
+
+static void test_short(void) { run_on_one_host(program_short); }
 
 /* Vectors in more arenas than have keys that stand. Each rank chooses its own, and frees one now and then; some give
  * memory that cannot be mapped, or begin with an operation, or late. */
@@ -559,18 +561,7 @@ static void program_standing(tutti *job)
 	free(of[ARENAS]);
 }
 
-static void test_standing(void)
-{
-	for (int n = 2; n <= LARGEST; n++) {
-		struct ranks run = { .size = n, .hosts = 1, .wire = "sim", .program = program_standing };
-		for (; run.seed != SEEDS; run.seed++)
-			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		run.wire = "shm";
-		run.hosts = 0;
-		if (n < 4)
-			CU_ASSERT_EQUAL(run_ranks(run), 0);
-	}
-}
+static void test_standing(void) { run_on_one_host(program_standing); }
 
 static void program_direct(tutti *job)
 {

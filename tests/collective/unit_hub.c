@@ -20,7 +20,7 @@ enum { SEEDS = 2, RANKS = 18, MOST = 20 };
 #define MOST all_or(128, 48)
 enum { RANKS = 20 };
 #endif
-enum { MAX = 128, HANG_MS = 30000 * SLOW };
+enum { MAX = 128, HANG_MS = 30000 * SLOW, LATE_NS = 1000000 };
 
 /* ---- simulated, and real ---- */
 
@@ -65,17 +65,6 @@ static void check_sum(tutti *job, size_t count, tutti_type type, tutti_rule rule
 }
 
 static _Atomic int open_hubs;
-
-static int count_links(tutti *job)
-{
-	int n = 0;
-
-	tt_lock(job->job);
-	for (int i = 0; i < tutti_size(job); i++)
-		n += tt_member(job->job, i)->state == TT_UP;
-	tt_unlock(job->job);
-	return n;
-}
 
 static void program_sums(tutti *job)
 {
@@ -174,6 +163,25 @@ static void program_cancel(tutti *job)
 	}
 }
 
+/* One cancels while the hub is made, when the others may know the result already: where the hub is not open, too, the
+ * next call is whole. */
+static void program_cancel_late(tutti *job)
+{
+	float v[4] = { 1 };
+	tutti_op op = { 0 };
+	int err = 0;
+
+	if (tutti_rank(job) == 3) {
+		CHECK(tutti_allreduce(job, v, v, 4, TUTTI_F32, TUTTI_SUM, &op) == 0);
+		pass_time(tt_sim_chance(LATE_NS));
+		tutti_cancel(&op);
+	} else {
+		err = sum_of(job, 4);
+	}
+	CHECK(err == 0 || err == -ECONNABORTED);
+	CHECK(sum_of(job, 5) == 0);
+}
+
 /* A part of them has its own hub, which ends with the group. */
 static void program_groups(tutti *job)
 {
@@ -209,6 +217,16 @@ static void test_sums(void)
 static void test_several(void) { on_one_host(program_several); }
 static void test_disagree(void) { on_one_host(program_disagree); }
 static void test_cancel(void) { on_one_host(program_cancel); }
+
+static void test_cancel_late(void)
+{
+	struct ranks run = { .size = RANKS, .wire = "sim", .hosts = 1, .timeout_ms = 2000,
+		             .program = program_cancel_late };
+
+	for (; run.seed != 8 * SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 static void test_groups(void) { on_one_host(program_groups); }
 
 /* ---- processes ---- */
@@ -253,7 +271,7 @@ static _Noreturn void add_once(int rank, int size, int port)
 	board->right += v[1023] == (float)(size * (size - 1) / 2);
 	board->summed++;
 	wait_for(&board->summed, size);
-	board->links += count_links(job);
+	board->links += count_connections(job);
 	board->done++;
 	wait_for(&board->done, size);
 	tutti_leave(job);
@@ -333,6 +351,7 @@ static CU_TestInfo hub_tests[] = {
 	{ "several at once", test_several },
 	{ "other calls", test_disagree },
 	{ "cancelled", test_cancel },
+	{ "cancelled late", test_cancel_late },
 	{ "groups", test_groups },
 	CU_TEST_INFO_NULL,
 };

@@ -61,6 +61,18 @@ static inline void check_that(bool good, const char *text, const char *file, int
 		       run->wire, run->size, (unsigned long long)run->seed, tutti_why());
 }
 
+/* To how many ranks has this one a connection? */
+static inline int count_connections(tutti *job)
+{
+	int n = 0;
+
+	tt_lock(job->job);
+	for (int i = 0; i < tutti_size(job); i++)
+		n += tt_member(job->job, i)->state == TT_UP;
+	tt_unlock(job->job);
+	return n;
+}
+
 static inline void run_joined(struct ranks *run, tutti *job)
 {
 	if (run->allreduce)

@@ -70,17 +70,6 @@ static void test_tables(void)
 	CU_ASSERT(all.endpoints_sent > 0);
 }
 
-static int connections(tutti *job)
-{
-	int n = 0;
-
-	tt_lock(job->job);
-	for (int i = 0; i < tutti_size(job); i++)
-		n += tt_member(job->job, i)->state == TT_UP;
-	tt_unlock(job->job);
-	return n;
-}
-
 /* ---- growth: twice the ranks take at most two and a half times the work. n log n does, and n * n does not. ---- */
 
 enum { TURNS, EVENTS, OPS, LOOKS, COUNTS };
@@ -241,7 +230,7 @@ static void program_idle(tutti *job)
 	int rank = tutti_rank(job), n = tutti_size(job), beside = 0;
 	for (int i = 0; i < n; i++)
 		beside += i != rank && is_beside(i, rank, n);
-	CHECK(connections(job) == beside);
+	CHECK(count_connections(job) == beside);
 	tt_sim_sleep(6000 * TT_MS - tt_now());
 }
 
@@ -259,7 +248,7 @@ static void program_one_late(tutti *job)
 	for (int i = 0; i < 2; i++) /* what the calls themselves connect */
 		CHECK(tutti_allreduce(job, &v, &v, 1, TUTTI_F64, TUTTI_MAX, NULL) == 0 &&
 		      tutti_barrier(job, NULL) == 0);
-	int before = connections(job);
+	int before = count_connections(job);
 	if (tutti_rank(job) == late)
 		pass_time(3 * silence);
 	CHECK(tutti_allreduce(job, &v, &v, 1, TUTTI_F64, TUTTI_MAX, &op) == 0);
@@ -273,7 +262,7 @@ static void program_one_late(tutti *job)
 		CHECK(strstr(text, ": its last call was barrier"));
 	}
 	CHECK(tutti_wait(&op, TUTTI_NEVER) == 0);
-	CHECK(connections(job) - before <= 16);
+	CHECK(count_connections(job) - before <= 16);
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 

@@ -1,9 +1,8 @@
 /* unit_delta.c - deltas of a publication: their bytes, garbage, the ring, readers that update; and what deltas cost */
 #include "publish/publish_private.h"
-#include "tests/harness/cunit_main.h"
-#include "tests/harness/ranks.h"
 #include <math.h>
 #include <time.h>
+#include "tests/publish/wires.h"
 
 static uint64_t drawn = 1;
 
@@ -425,20 +424,6 @@ static void show_deltas(tutti *job)
 		read_deltas(job);
 	end(job);
 }
-
-static int run_all_wires(struct ranks run)
-{
-	int failed = run_real_ranks(run);
-
-	run.wire = "sim";
-	for (run.seed = 0; run.seed < (uint64_t)all_or(40, 8); run.seed++) {
-		run.latency_ns = run.seed % 2 * 2000;
-		run.bandwidth = run.seed % 2 * 250000000;
-		failed += run_ranks(run);
-	}
-	return failed;
-}
-#define ON_ALL(...) CU_ASSERT_EQUAL(run_all_wires((struct ranks){ __VA_ARGS__ }), 0)
 
 static void test_updates(void) { ON_ALL(.size = 2, .program = show_deltas); }
 

@@ -1,10 +1,9 @@
 /* unit_publish.c - publications: versions whole, in part, in place; readers that are overtaken, late, killed */
 #include "publish/publish_private.h"
-#include "tests/harness/cunit_main.h"
-#include "tests/harness/ranks.h"
 #include "tests/harness/with.h"
+#include "tests/publish/wires.h"
 
-enum { TENSORS = 4, BIG = 10000 + 7, SEEDS = 20, LATENCY = 2000, BANDWIDTH = 250000000 /* of odd seeds */ };
+enum { TENSORS = 4, BIG = 10000 + 7 };
 
 static void meet(tutti *job) { CHECK(tutti_barrier(job, NULL) == 0); }
 
@@ -89,32 +88,6 @@ static void list_all(struct model *m, tutti_tensor to[TENSORS])
 {
 	for (int i = 0; i < TENSORS; i++)
 		to[i] = tensor_of(m, i);
-}
-
-static int run_all_wires(struct ranks run)
-{
-	int failed = run_real_ranks(run);
-
-	run.wire = "sim";
-	for (run.seed = 0; run.seed < (uint64_t)all_or(2 * SEEDS, 8); run.seed++) {
-		run.latency_ns = run.seed % 2 * LATENCY;
-		run.bandwidth = run.seed % 2 * BANDWIDTH;
-		failed += run_ranks(run);
-	}
-	return failed;
-}
-#define ON_ALL(...) CU_ASSERT_EQUAL(run_all_wires((struct ranks){ __VA_ARGS__ }), 0)
-
-static int run_seeds(int few, int all, int size, int silence_ms, void (*program)(tutti *))
-{
-	int failed = 0;
-
-	for (uint64_t seed = 0; seed < count_seeds((uint64_t)all_or(all, few)); seed++)
-		failed += run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed,
-		                                    .latency_ns = seed % 2 * LATENCY,
-		                                    .bandwidth = seed % 2 * BANDWIDTH,
-		                                    .silence_ms = silence_ms, .program = program });
-	return failed;
 }
 
 /* ---- versions ---- */
@@ -558,7 +531,7 @@ static void overtake(tutti *job)
 static void test_overtaken(void)
 {
 	overtaken_in_all = 0;
-	CU_ASSERT_EQUAL(run_seeds(10, 1000, 2, 0, overtake), 0);
+	ON_SEEDS(10, 1000, .size = 2, .program = overtake);
 	CU_ASSERT(overtaken_in_all >= 30 || only_verbs());
 }
 
@@ -817,7 +790,7 @@ static void die(tutti *job)
 	free(m);
 }
 
-static void test_killed(void) { CU_ASSERT_EQUAL(run_seeds(40, 10000, 4, 300, die), 0); }
+static void test_killed(void) { ON_SEEDS(40, 10000, .size = 4, .silence_ms = 300, .program = die); }
 
 /* ---- the publisher begins anew ---- */
 

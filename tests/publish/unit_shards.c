@@ -1,31 +1,10 @@
 /* unit_shards.c - publications in shards: versions that all have, shards that wait, deaths and successors */
 #include "publish/publish_private.h"
-#include "tests/harness/cunit_main.h"
-#include "tests/harness/ranks.h"
 #include "tests/harness/with.h"
 #include "tests/publish/shards.h"
-
-enum { SEEDS = 20, LATENCY = 2000, BANDWIDTH = 250000000 /* of odd seeds */ };
+#include "tests/publish/wires.h"
 
 static void meet(tutti *job) { CHECK(tutti_barrier(job, NULL) == 0); }
-
-static int run_seeds(int few, int all, int size, int silence_ms, void (*program)(tutti *))
-{
-	int failed = 0;
-
-	for (uint64_t seed = 0; seed < count_seeds((uint64_t)all_or(all, few)); seed++)
-		failed += run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed,
-		                                    .latency_ns = seed % 2 * LATENCY,
-		                                    .bandwidth = seed % 2 * BANDWIDTH,
-		                                    .silence_ms = silence_ms, .program = program });
-	return failed;
-}
-
-static int run_all_wires(int size, void (*program)(tutti *))
-{
-	return run_real_ranks((struct ranks){ .size = size, .program = program }) +
-	       run_seeds(8, 2 * SEEDS, size, 0, program);
-}
 
 static tutti_publisher *open_shard(tutti *job, struct part *p, tutti_publisher_config c)
 {
@@ -139,7 +118,7 @@ static void show_shards(tutti *job)
 	free(part);
 }
 
-static void test_versions(void) { CU_ASSERT_EQUAL(run_all_wires(SHARDS + 1, show_shards), 0); }
+static void test_versions(void) { ON_ALL(.size = SHARDS + 1, .program = show_shards); }
 
 /* ---- what is refused ---- */
 
@@ -263,7 +242,7 @@ static void test_torn(void)
 {
 	overtaken_in_all = 0;
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = SHARDS + 2, .program = race }), 0);
-	CU_ASSERT_EQUAL(run_seeds(30, 10000, SHARDS + 2, 0, race), 0);
+	ON_SEEDS(30, 10000, .size = SHARDS + 2, .program = race);
 	CU_ASSERT(overtaken_in_all > 0 || only_verbs());
 	printf("readers of shards were overtaken %u times\n", (unsigned)overtaken_in_all);
 }
@@ -530,7 +509,7 @@ static void open_again(tutti *job)
 	free(part);
 }
 
-static void test_again(void) { CU_ASSERT_EQUAL(run_all_wires(SHARDS + 1, open_again), 0); }
+static void test_again(void) { ON_ALL(.size = SHARDS + 1, .program = open_again); }
 
 static CU_TestInfo tests[] = {
 	{ "versions of shards", test_versions },
