@@ -78,7 +78,8 @@ static bool is_any_mapped(const struct tt_segment *b)
 	return false;
 }
 
-/* Through the slots: step 1 is the last. What was read was valid if none has given up since. */
+/* Step 1 is the last one of an all-reduce through the slots. What this rank has read is valid if no rank has given up
+ * since. */
 static bool end_copied(struct tt_segment *b, const struct tt_exchange *x, uint32_t seq, const struct tt_coll_call *call)
 {
 	if (is_any_mapped(b))

@@ -350,6 +350,9 @@ static bool push(struct tt_coll *c)
 	return ends;
 }
 
+/* Goes on with a call that polls shared memory. True: the call has ended, and is no more. */
+static bool look(struct tt_coll *c) { return c->poll && c->poll(c, false) && push(c); }
+
 void tt_coll_poll(struct tt_coll *c, bool (*how)(struct tt_coll *, bool asleep))
 {
 	c->job->engine.in_memory += (how != NULL) - (c->poll != NULL);
@@ -717,7 +720,7 @@ static void end_for(struct tt_member *m)
 		const struct tt_seat *s = tt_group_find(c->group, m);
 		if (!s || !s->out || (tt_before(c->seq, s->finished) && !c->undecided))
 			continue;
-		if (c->poll && c->poll(c, false) && push(c)) /* in shared memory the member had done its part */
+		if (look(c)) /* in shared memory the member had done its part */
 			continue;
 		if (!tt_before(c->seq, s->finished))
 			fail(c, s->err, m->rank);
@@ -1177,6 +1180,8 @@ static void free_group(struct tutti *g)
 
 static void hang_up(struct tt_job *job, const struct tt_peer *peer)
 {
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running)
+		look(c); /* while the memory that the peer's member wrote to is mapped */
 	tt_segment_lost(job, peer);
 	tt_hub_lost(job, peer);
 }

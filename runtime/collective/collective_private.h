@@ -366,7 +366,8 @@ bool tt_segment_seems_at(const struct tt_segment *, int i, uint32_t call, uint32
 void tt_segment_done(struct tt_segment *, uint32_t call); /* I read nothing of that call any more */
 void tt_segment_complete(struct tt_segment *, uint32_t call); /* likewise, and all ranks have done their part of it */
 void tt_segment_set_asleep(struct tt_segment *, bool asleep);
-/* For stores into the mapped vectors of all others. -1: begun; else rank i has given up, and nothing has begun. */
+/* Begins stores into the mapped vectors of all others. Returns -1, or the first rank that has given up: then the stores
+ * have not begun. */
 int tt_segment_store_begin(const struct tt_segment *);
 void tt_segment_store_end(const struct tt_segment *);
 
