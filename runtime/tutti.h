@@ -1496,10 +1496,9 @@ typedef struct tutti_publisher_info {
 int tutti_publisher_look(tutti_publisher *, tutti_publisher_info *); /* does not block */
 
 /* Opens a reader of the publication that another rank of the group has under this name. Blocks, as a get does, until
- * that rank has opened it. Of a publication in shards the rank is shard 0's, and the list is that of shard 0, then that
- * of shard 1, and so on. One reader of a name in a process and job. -ENOENT: the rank, or a shard, did not open it in
- * time;
- * -EBADMSG: the rank publishes nothing under this name; -EEXIST; -EINVAL: this rank itself. */
+ * that rank has opened it. If the publication has shards, the rank is shard 0's, and the list is that of shard 0, then
+ * that of shard 1, and so on. One reader of a name in a process and job. -ENOENT: the rank, or a shard, did not open it
+ * in time; -EBADMSG: the rank publishes nothing under this name; -EEXIST; -EINVAL: this rank itself. */
 int tutti_reader_open(tutti *, const char *name, int rank, tutti_reader **reader);
 void tutti_reader_close(tutti_reader *); /* NULL is allowed. Blocks as tutti_window_close does */
 int tutti_reader_weights(tutti_reader *); /* returns how many tensors the publication has. Does not block */

@@ -158,6 +158,8 @@ def test_readers_of_a_job_of_their_own(ranks):
             job = tutti.init()
             raises(ValueError, "a Publisher takes `boot`", tutti.Publisher, "x", {"x": x}, boot=boot, group=job)
             raises(ValueError, "buffers", tutti.Publisher, "x", {"x": x}, buffers=2, boot=boot)  # and left that job
+            dropped = tutti.Publisher("x", {"x": x}, boot=boot).group.job
+            raises(ValueError, "closed", dropped.barrier)  # the object has left the job that it had made
             publisher = tutti.Publisher("x", {"x": x}, boot=boot)
             assert publisher.readers() == 0 and publisher.group.job is not job
             count, end = 0, time.time() + 20

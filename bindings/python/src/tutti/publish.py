@@ -63,7 +63,7 @@ def _weights(names: Sequence[str], shapes: Iterable[Sequence[int]], types: Itera
 
 
 class _Fleet(Handle):
-    """A publisher or a reader, which may have a job of its own: it then joins and leaves the job."""
+    """A publisher or a reader, which may have a job of its own: it then joins the job, and leaves it at its end."""
 
     _own: Optional[Job] = None
 
@@ -87,9 +87,8 @@ class _Fleet(Handle):
         if job is not None:
             job.leave()
 
-    def close(self) -> None:
-        """Ends this rank's part, and leaves the job of its own. Harmless twice, and after the job was left."""
-        super().close()
+    def _close(self) -> None:
+        super()._close()
         self._leave()
 
 

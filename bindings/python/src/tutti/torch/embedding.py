@@ -357,8 +357,8 @@ class TableEmbedding(torch.nn.Module):
             return ValueError("the state of the embedding %r names no save: call save(folder) before state_dict(), on "
                               "rank 0" % name)
         if _which(folder, name) not in (None, state["save"]):  # None: the servers say what is there
-            return ValueError("the save of the embedding %r in %s is not the one that the state was made with: name "
-                              "that one's folder in the state, and save each checkpoint in a folder of its own"
+            return ValueError("the save of the embedding %r in %s is not the one that the state was made with: put the "
+                              "folder of that save into the state, and save each checkpoint in a folder of its own"
                               % (name, folder))
         try:
             self.table.load(folder)
