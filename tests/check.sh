@@ -305,21 +305,23 @@ check_launchers() { # of the first build: under real launchers
 	fi
 }
 
-python_part() { quietly sh "tests/python/$1.sh" . build; }
-python_again() {
+step_again() { # name, the command that failed quietly: does it pass now?
 	may_be_noise "$scratch/output" || return 1
-	cp "$scratch/output" "build/python-$1.first.log"
-	python_part "$1" && note_flaky "python-$1" "build/python-$1.first.log"
+	first=build/$1.first.log name=$1
+	shift
+	cp "$scratch/output" "$first"
+	quietly "$@" && note_flaky "$name" "$first"
 }
 
 check_python() { # of the first build: what comes from the package index, or takes long
 	for part in types wheel torch; do
 		step "Python: $part"
-		python_part $part
+		set -- sh "tests/python/$part.sh" . build
+		quietly "$@"
 		case $? in
 		0) count 1 0 0 ;;
 		77) say "skipped: $(sed -n 's/^SKIPPED: //p' "$scratch/output" | tail -n 1)"; count 0 0 1 ;;
-		*) if python_again $part; then count 1 0 0; else failed_at "python-$part"; fi ;;
+		*) if step_again "python-$part" "$@"; then count 1 0 0; else failed_at "python-$part"; fi ;;
 		esac
 	done
 }
@@ -327,8 +329,9 @@ check_python() { # of the first build: what comes from the package index, or tak
 check_tarball() { # with the tests that read files: is one missing?
 	step "make distcheck"
 	# shellcheck disable=SC2016
-	if quietly make -C build -j "$(cores)" distcheck DISTCHECK_CONFIGURE_FLAGS=--disable-static \
-		'TESTS=$(tarball_tests)' 'check_PROGRAMS=$(tarball_programs)'; then
+	set -- make -C build -j "$(cores)" distcheck DISTCHECK_CONFIGURE_FLAGS=--disable-static VERBOSE=yes \
+		'TESTS=$(tarball_tests)' 'check_PROGRAMS=$(tarball_programs)'
+	if quietly "$@" || step_again distcheck "$@"; then
 		count 1 0 0
 	else
 		failed_at distcheck
@@ -363,5 +366,6 @@ check_more() { # after the first build
 	check_guest
 	check_launchers
 	check_python
+	unset TEST_FULL
 	check_tarball
 }
