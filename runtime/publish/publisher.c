@@ -1,4 +1,5 @@
 /* publisher.c - publishes versions of a list of tensors, and waits for no reader */
+#include "device/device.h"
 #include "engine/engine.h"
 #include "member/member.h"
 #include "publish/publish_private.h"
@@ -21,6 +22,7 @@ struct tutti_publisher {
 	struct tt_model model;
 	struct tt_delta_ring deltas; /* room 0: none */
 	bool held;                  /* the tensors have no memory of the program's */
+	bool registered;            /* with CUDA */
 	int writing;                /* the buffer that the program writes into; -1: none */
 	int places;
 	struct hold *holds;         /* one a place */
@@ -45,6 +47,8 @@ static void release_publisher(struct tt_handle *h)
 
 	close_shards(p);
 	tutti_window_close(p->window);
+	if (p->registered)
+		tt_gpu_unregister(p->memory);
 	tt_memory_free(p->memory);
 	tt_model_close(&p->model);
 	tt_delta_ring_close(&p->deltas);
@@ -68,6 +72,15 @@ static void fill_head(tutti_publisher *p, const struct tt_publish_head *head, co
 	memcpy(p->memory + p->at.list, list, head->list_bytes);
 	p->shown = (struct tt_buffers){ .front = &p->head->front, .stamp = p->head->stamp, .n = (int)head->buffers,
 		.most = TT_PUBLISH_MOST, .newest = -1 };
+}
+
+/* A program that copies its model from a GPU into a version then needs no other pinned memory. */
+static void register_memory(tutti_publisher *p)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	p->registered = tt_gpu_look() && !tt_gpu_register(p->memory, p->at.all);
+	tt_remember(last.text);
 }
 
 static int open_deltas(tutti_publisher *p)
@@ -106,6 +119,7 @@ static int make_memory(tutti_publisher *p, const tutti_publisher_config *c, cons
 	if ((err = tt_memory_alloc(p->job, p->at.all, -1, &memory)))
 		return err;
 	p->memory = memory;
+	register_memory(p);
 	fill_head(p, &head, list);
 	return head.deltas ? open_deltas(p) : 0;
 }

@@ -379,6 +379,43 @@ static void test_gossip(void)
 	expect_nothing_left();
 }
 
+/* ---- publications ---- */
+
+/* A device copies into a version without a buffer between: CUDA has pinned its memory. */
+static bool is_pinned(const void *memory)
+{
+	CUpointer_attribute which[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE };
+	unsigned type = 0;
+	void *values[] = { &type };
+
+	return !cuPointerGetAttributes(1, which, values, (CUdeviceptr)(uintptr_t)memory) && type == CU_MEMORYTYPE_HOST;
+}
+
+static void program_publisher(tutti *job)
+{
+	const tutti_weight w = { .name = "w", .type = TUTTI_F32, .dims = 1, .shape = { COUNT } };
+	float *model = floats(job, 0);
+	tutti_publisher *p;
+	tutti_tensor to;
+
+	CHECK(tutti_publisher_open(job, "p", &w, 1, NULL, &p) == 0 && tutti_publisher_begin(p, &to) == 0);
+	CHECK(is_pinned(to.data));
+	CHECK(tutti_publisher_commit(p, 1, NULL, 0) == 0);
+	tutti_publisher_close(p);
+	fake_cuda_fail("cuMemHostRegister_v2", 1, 2);
+	CHECK(tutti_publisher_open(job, "p", &w, 1, NULL, &p) == 0 && tutti_publisher_begin(p, &to) == 0);
+	CHECK(!is_pinned(to.data)); /* and does as well */
+	tutti_publisher_close(p);
+	fake_cuda_fail("cuMemHostRegister_v2", 1 << 30, 0);
+	tutti_free(job, model);
+}
+
+static void test_publisher(void)
+{
+	run_everywhere(1, 0, program_publisher);
+	expect_nothing_left();
+}
+
 /* ---- a stream that stands still ---- */
 
 static CUcontext context;
@@ -679,6 +716,7 @@ static CU_TestInfo tests[] = {
 	{ "tables", test_tables },
 	{ "gossip", test_gossip },
 	{ "torn", test_torn },
+	{ "publisher", test_publisher },
 	{ "failing", test_failing },
 	{ "held", test_held },
 	{ "given up", test_given_up },

@@ -183,6 +183,39 @@ def test_dtensors(ranks):
     ranks(2, together(program))
 
 
+def test_gpu_reads_from_pinned_memory(ranks):
+    """There is no CUDA build of torch here: a tensor that says so, and torch's call for pinned memory, stand for it."""
+    def program():
+        import torch
+        import tutti.torch
+
+        class OnGpu(torch.Tensor):
+            is_cuda = True
+
+        pinned, empty_like = [], torch.empty_like
+
+        def note(t, pin_memory):
+            assert pin_memory
+            pinned.append(tuple(t.shape))
+            return empty_like(t)
+
+        torch.empty_like = note
+        job = tutti.init()
+        if job.rank == 0:
+            publisher = tutti.torch.WeightPublisher([("a", torch.ones(3)), ("b", torch.ones(5))], "w")
+            publisher.publish(1)
+            job.barrier()
+        else:
+            model = {"a": torch.zeros(3), "b": torch.zeros(5).as_subclass(OnGpu)}
+            reader = tutti.torch.WeightReader(model, "w")
+            for _ in range(2):
+                reader.fetch()
+            assert pinned == [(5,)] and (model["b"] == 1).all() and (model["a"] == 1).all()
+            job.barrier()
+
+    ranks(2, together(program))
+
+
 def test_example(tmp_path):
     """A trainer, which waits for three readers at first; one of these is killed."""
     boot = free_address()

@@ -85,8 +85,9 @@ class WeightPublisher(publish.Publisher):
     model: a module, of which parameters and buffers are published; a state_dict; or a list of (name, tensor). Tensors
     that share their memory are published once, under the first name. dtype: of all floating-point tensors; None: each
     its own. Each publish is one copy (and cast) into one of `buffers` buffers in the host's memory, 3 to 16, from a GPU
-    too. group, boot: as of tutti.Publisher. deltas: memory for what changes between versions, as a part of the weights'
-    bytes, 0: none: a WeightReader of a model reads that where it is shorter.
+    too: if this process uses CUDA when the object is made, these buffers are pinned. group, boot: as of
+    tutti.Publisher. deltas: memory for what changes between versions, as a part of the weights' bytes, 0: none: a
+    WeightReader of a model reads that where it is shorter.
 
     A model with DTensors, as FSDP2's: all ranks of the mesh make the object, and call `publish`. The first rank of the
     mesh publishes, and gathers whole tensors for that, one at a time. The other ranks do nothing else with the object.
@@ -155,9 +156,9 @@ class WeightReader(publish.Reader):
         fetched = reader.fetch(fetched.version)        # waits for a newer one
 
     model: as of WeightPublisher; each of its tensors is published in the same shape, in any type, and the model may be
-    on a GPU. The bytes come to memory of the host first, and the model changes when a version has come whole: an error
-    leaves the model as it was. None: fetches give new tensors. rank, group, boot: as of tutti.Reader. DTensors are
-    refused.
+    on a GPU. The bytes come to memory of the host first, pinned memory if the tensor is on a GPU. The model changes
+    when a version has come whole: an error leaves the model as it was. None: fetches give new tensors. rank, group,
+    boot: as of tutti.Reader. DTensors are refused.
     """
 
     def __init__(self, model: Optional[Source] = None, name: str = "weights", rank: int = 0,
@@ -199,8 +200,11 @@ class WeightReader(publish.Reader):
     def _room(self, only: Optional[Iterable[str]]) -> Dict[str, Any]:
         if self._source is None:
             return self.empty(only)
-        names = list(self._targets() if only is None else only)
-        self._host.update(self.empty(name for name in names if name not in self._host))
+        targets = self._targets()
+        names = list(targets if only is None else only)
+        for name, t in self.empty(name for name in names if name not in self._host).items():
+            gpu = name in targets and targets[name].is_cuda
+            self._host[name] = torch.empty_like(t, pin_memory=True) if gpu else t
         return {name: self._host[name] for name in names}
 
     @eager
