@@ -96,6 +96,8 @@ void fake_fail(const char *function, int nth, int err);
  * for those that are under way. */
 void fake_pin_slowly(unsigned ms);
 unsigned fake_pinning(void); /* pins that are under way */
+/* create_qp() takes so long, as it may on real adapters. */
+void fake_make_slowly(unsigned ms);
 /* The nth request that is posted from now on ends so, when its turn has come. */
 void fake_fail_send(int nth, enum ibv_wc_status, uint32_t vendor_err);
 void fake_fail_receive(int nth, enum ibv_wc_status, uint32_t vendor_err); /* ... the nth message that comes */

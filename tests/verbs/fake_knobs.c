@@ -116,7 +116,7 @@ void fake_seed(uint64_t seed)
 	memset(&all->receive_fault, 0, sizeof all->receive_fault);
 	all->cm_next.set = all->lenient = false;
 	all->requests = all->bugs = all->rnrs = 0;
-	all->pin_ms = 0;
+	all->pin_ms = all->make_ms = 0;
 	for (int i = 0; i < all->adapter_count; i++) {
 		memset(all->adapters[i].lost, 0, sizeof all->adapters[i].lost);
 		memset(all->adapters[i].dark, 0, sizeof all->adapters[i].dark);
@@ -202,6 +202,7 @@ void fake_fail(const char *function, int nth, int err)
 }
 
 void fake_pin_slowly(unsigned ms) { all->pin_ms = ms; }
+void fake_make_slowly(unsigned ms) { all->make_ms = ms; }
 unsigned fake_pinning(void) { return all->pinning; }
 
 static void set_fault(struct fake_fault *f, int nth, enum ibv_wc_status status, uint32_t vendor)

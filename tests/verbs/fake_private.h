@@ -157,7 +157,7 @@ extern struct fake_all {
 	uint16_t cm_port;
 	int objects, rings, gpus;
 	bool lenient;
-	_Atomic unsigned pin_ms, pinning;
+	_Atomic unsigned pin_ms, pinning, make_ms;
 	uint64_t calls[FAKE_CALLS], requests, bugs, rnrs;
 	uint64_t routes;            /* grows when GIDs change */
 	struct { int left, err; } fails[FAKE_CALLS];

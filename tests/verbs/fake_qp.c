@@ -1,6 +1,7 @@
 /* fake_qp.c - queue pairs: their states, and what is posted to them */
 #include "tests/verbs/fake_private.h"
 #include <stdlib.h>
+#include <unistd.h>
 
 static struct fake_all *const all = &fake_all;
 static const union ibv_gid no_gid;
@@ -100,6 +101,8 @@ static uint32_t give_number(struct fake_qp *q)
 
 struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 {
+	for (uint64_t from = tt_now(); tt_now() < from + all->make_ms * TT_MS;)
+		usleep(200);
 	int err = fake_enter(FAKE_create_qp, context_of(pd->context));
 	struct fake_qp *q;
 

@@ -227,6 +227,43 @@ static void test_thousand(void)
 	close_nets();
 }
 
+/* Turns all; true: none made more than one queue pair. */
+static bool turn_each(void)
+{
+	bool few = true;
+
+	for (int i = 0; i < NETS; i++) {
+		uint64_t before = fake_calls("create_qp");
+		CU_ASSERT(tt_verbs.progress(nets[i].net) >= 0);
+		few &= fake_calls("create_qp") - before <= 1;
+	}
+	return few;
+}
+
+/* Where many connect at once, and a queue pair takes long to make, a peer that is up does not wait for all of them. */
+static void crowd_in(void)
+{
+	enum { CROWD = 40 };
+	bool few = true;
+	uint64_t end = tt_now() + PATIENCE;
+
+	row_name = "a crowd";
+	peers = 2 * CROWD;
+	open_nets(1);
+	fake_make_slowly(2);
+	for (int i = 0; i < CROWD; i++)
+		connect_to(1);
+	while (nets[0].ups < CROWD + 2 && tt_now() < end)
+		few &= turn_each();
+	CU_ASSERT(few);
+	CU_ASSERT(nets[0].ups == CROWD + 2 && nets[1].ups == CROWD + 1);
+	nets[0].peer[1] = nets[1].peer[0] = NULL; /* close() disconnects all */
+	peers = 0;
+	close_nets();
+}
+
+static void test_crowd(void) { each_way(crowd_in); }
+
 static uint64_t time_searches(uint32_t rkey, uint64_t addr)
 {
 	struct tt_verbs *net = tt_container_of(nets[0].net, struct tt_verbs, base);
@@ -285,6 +322,7 @@ static CU_TestInfo requests_tests[] = {
 	{ "relaxed ordering", test_relaxed },
 	{ "long messages in few parts", test_parts },
 	{ "a thousand peers", test_thousand },
+	{ "a crowd connects a few at a time", test_crowd },
 	{ "a word among many regions", test_many_regions },
 	{ "receives of several peers are registered together", test_slabs },
 	CU_TEST_INFO_NULL,

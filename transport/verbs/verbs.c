@@ -16,6 +16,7 @@
 enum { POLL_EVERY = 256 }; /* turns between two looks at the sockets */
 #define DYING (1000 * TT_MS) /* an adapter gives everything back in less */
 #define FLUSHING (10 * TT_MS) /* and requests alone in some microseconds */
+#define JOINING (1 * TT_MS) /* of one turn, for all that connect: some adapters take as long to make a queue pair */
 #define DRAINING (20 * TT_MS) /* and says so, if it ever does, in much less: rxe does not */
 
 static struct tt_verbs_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_verbs_peer, base); }
@@ -214,10 +215,13 @@ static void hear_wakes(struct tt_verbs *net)
 		net->library->ack_cq_events(cq, 1);
 }
 
-/* An event may free its own peer, and no other's. What may free others, accepting too, comes last. */
+/* An event may free its own peer, and no other's. What may free others, accepting too, comes last. Where many connect
+ * at once, one turn takes a step or two of theirs: the peers that are up do not wait for all. epoll brings the others'
+ * events again in the next turn, behind those that it has not brought yet. */
 static int poll_events(struct tt_verbs *net)
 {
 	struct epoll_event events[64];
+	uint64_t end = tt_now() + JOINING;
 	int n = epoll_wait(net->base.fd, events, (int)TT_COUNT(events), 0);
 	bool strangers = false, device = false, cm = false;
 
@@ -233,13 +237,13 @@ static int poll_events(struct tt_verbs *net)
 			device = true;
 		else if (what == &net->events)
 			cm = true;
-		else
+		else if (peer_of(what)->ops.stage == TT_STAGE_UP || tt_now() < end)
 			tt_verbs_hear(peer_of(what));
 	}
 	if (device)
 		tt_verbs_hear_device(net);
 	if (cm)
-		tt_verbs_hear_cm(net);
+		tt_verbs_hear_cm(net, end);
 	if (strangers)
 		tt_door_accept(&net->door);
 	if (tt_door_waits(&net->door))

@@ -254,12 +254,12 @@ static void take_event(struct tt_verbs *net, enum rdma_cm_event_type event, int 
 	}
 }
 
-/* An event that is not acknowledged would keep its id for ever. */
-void tt_verbs_hear_cm(struct tt_verbs *net)
+/* An event that is not acknowledged would keep its id for ever. What is not heard until `end` wakes the net again. */
+void tt_verbs_hear_cm(struct tt_verbs *net, uint64_t end)
 {
 	struct rdma_cm_event *e;
 
-	while (!net->library->get_cm_event(net->events, &e)) {
+	for (int i = 0; (!i || tt_now() < end) && !net->library->get_cm_event(net->events, &e); i++) {
 		enum rdma_cm_event_type event = e->event;
 		struct rdma_cm_id *id = e->id;
 		int status = e->status;

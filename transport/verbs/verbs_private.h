@@ -288,7 +288,7 @@ void tt_verbs_close_cm(struct tt_verbs *);
 void tt_verbs_say_where(const struct tt_verbs_peer *, struct tt_verbs_end *mine);
 void tt_verbs_meet(struct tt_verbs_peer *, const struct tt_verbs_end *theirs);
 void tt_verbs_part(struct tt_verbs_peer *);
-void tt_verbs_hear_cm(struct tt_verbs *);
+void tt_verbs_hear_cm(struct tt_verbs *, uint64_t end); /* until that time, if more comes */
 
 /* verbs_queue.c */
 int tt_verbs_make_queue(struct tt_verbs_peer *, struct tt_verbs_end *mine); /* and says what the other end needs */
