@@ -118,6 +118,7 @@ static bool turn_to_next_way(struct tt_member *m, int err, const char *why)
 	}
 	if (err != -EMFILE)
 		m->failed_ways |= 1u << failed;
+	m->late |= err == -ETIMEDOUT && net->host_only;
 	snprintf(text, sizeof text, "%s is not reached over %s: %s", tt_member_label(m).text, net->transport->name,
 	         why);
 	tt_log(TT_DEBUG, "%s", text);
@@ -264,7 +265,7 @@ void tt_member_forget_where(struct tt_member *m)
 {
 	char listed[TT_ADDRESSES];
 
-	m->nets_again = false;
+	m->nets_again = m->late = false;
 	if (!m->listed)
 		return;
 	snprintf(listed, sizeof listed, "%.*s", m->listed, m->addr);
@@ -489,15 +490,20 @@ static bool has_unknown_net(const struct tt_member *m)
 }
 
 /* A node list has one address of each rank, and a rank may have started after a better net was tried. When it answers,
- * all of its nets are open: it is asked where, and they are tried once more. */
+ * all of its nets are open: it is asked where, and they are tried once more. So are they where a process of this host
+ * has not answered in time: no net of a host loses what is sent, so the process was stopped, or had no core. */
 static bool look_further(struct tt_link *l)
 {
 	struct tt_member *m = l->member;
+	bool listed = tt_members(l->job)->node_list;
 
-	if (!tt_members(l->job)->node_list || !m || m->link != l || m->nets_again)
+	if (!m || m->link != l || m->nets_again || !(listed || m->late))
 		return false;
 	m->nets_again = true;
-	if (!has_unknown_net(m))
+	if (m->late)
+		tt_log(TT_INFO, "%s answers late, and over %s: this rank tries what is better once more",
+		       tt_member_label(m).text, l->peer->net->transport->name);
+	if (!listed || !has_unknown_net(m))
 		return ask_better_nets(m);
 	tt_greeting_ask_where(l);
 	return true;

@@ -109,7 +109,8 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	size_t bye_len;
 	bool passed_on;             /* ... and the others have been told */
 	bool settled;               /* has the table of endpoints: it has used a connection for more */
-	bool nets_again;            /* node list: the better nets were tried a second time */
+	bool nets_again;            /* the better nets were tried a second time */
+	bool late;                  /* a net of this host was given up since nothing had come over it in time */
 	bool outside;               /* joined a job under way, and is in no group yet */
 	bool sponsored;             /* this rank has let it in */
 	bool removed;               /* node list: the program has taken it out */

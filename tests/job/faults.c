@@ -1985,6 +1985,43 @@ static void test_asked(void)
 	finish(NOBODY);
 }
 
+/* Rank 6 stands still while rank 3 connects, for longer than rank 3 waits for an answer in shared memory. They use that
+ * all the same, when rank 6 goes on. */
+static void program_late(tutti *job)
+{
+	const struct tt_member *other = tt_member(job->job, 6);
+	tutti_window *w;
+	char bytes[8] = "", over[8] = "";
+
+	EXPECT(tutti_window_open(job, "late", bytes, sizeof bytes, &w) == 0);
+	EXPECT(my_rank != 3 || other->state == TT_AWAY);
+	reach(1);
+	await_go(1);
+	if (my_rank == 3) {
+		EXPECT(tutti_put(w, 6, 0, "x", 1, NULL) == 0);
+		tt_lock(job->job);
+		EXPECT(other->state == TT_UP);
+		snprintf(over, sizeof over, "%s", other->link->peer->net->transport->name);
+		tt_unlock(job->job);
+		EXPECT(!strncmp(wires, over, strlen(over)));
+	}
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_late(void)
+{
+	enum { DEADLINE = 12000 * SLOW, SILENCE = DEADLINE * 3 / 10 };
+
+	start((struct crew){ .size = 8, .timeout_ms = DEADLINE, .program = program_late, .capture = true });
+	await(0, 1, NOBODY);
+	strike(6, SIGSTOP);
+	board->go = 1;
+	sleep_ms(SILENCE / 2); /* a net may take a quarter */
+	strike(6, SIGCONT);
+	finish(NOBODY);
+}
+
 static CU_TestInfo kill_tests[] = {
 	{ "in a large all-reduce", test_kill_large },
 	{ "in an all-reduce in place", test_kill_in_place },
@@ -2013,6 +2050,7 @@ static CU_TestInfo stop_tests[] = {
 	{ "with the key of a window that closes", test_close_held },
 	{ "holding pointers", test_evicted },
 	{ "holding pointers, let be", test_not_evicted },
+	{ "while another rank connects", test_late },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo stranger_tests[] = {
