@@ -6,9 +6,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -335,6 +337,106 @@ static void test_strips(void)
 	near = 0;
 }
 
+enum { MANY = 128, BURST = 3 * TT_SHM_LINES };
+
+static struct tt_peer *many[MANY];
+
+static void connect_many(struct end e[2], int n)
+{
+	for (int i = 0; i < n; i++) {
+		e[0].peer = e[1].peer = NULL;
+		CU_ASSERT_EQUAL_FATAL(tt_shm.connect(e[0].net, e[1].net->addr, &many[i]), 0);
+		while (!e[0].peer || !e[1].peer)
+			progress(e);
+	}
+}
+
+/* The least CPU time of a turn in which nothing comes. */
+static uint64_t time_idle(struct end *e)
+{
+	enum { TURNS = 1000 };
+	uint64_t least = UINT64_MAX;
+
+	for (int i = 0; i < 100; i++) {
+		struct timespec from, to;
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+		for (int k = 0; k < TURNS; k++)
+			tt_shm.progress(e->net);
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+		least = tt_min(least, (uint64_t)((to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec));
+	}
+	return least / TURNS;
+}
+
+static bool say_through(struct tt_peer *p) { return tt_shm.send(p, "x", 1, NULL, 0); }
+
+/* Their lanes are full at times, and they wait for room. */
+static void speak_much(struct end e[2])
+{
+	int said = e[1].messages;
+
+	for (int i = 0; i < BURST * 8; i++) {
+		struct tt_peer *p = many[i / 3 % 8 * 16];
+		while (!say_through(p))
+			progress(e);
+		said++;
+	}
+	for (int i = 0; i < 100 && e[1].messages < said; i++)
+		tt_shm.progress(e[1].net);
+	CU_ASSERT_EQUAL(e[1].messages, said);
+}
+
+/* A peer takes another one's bit away, and then names a bell that is none. */
+static void misuse_bells(struct end e[2])
+{
+	struct tt_shm *net = tt_container_of(e[1].net, struct tt_shm, base);
+	struct tt_shm_peer *p = tt_container_of(many[9], struct tt_shm_peer, base);
+	int before = e[1].messages;
+
+	CU_ASSERT(net->ringing && say_through(many[9]));
+	for (unsigned i = 0; i < net->bell_words; i++)
+		net->bells->word[i].bits = 0;
+	for (int i = 0; i < 64; i++)
+		tt_shm.progress(e[1].net);
+	CU_ASSERT_EQUAL(e[1].messages, before + 1);
+	p->out->bell = TT_SHM_BELLS + 1;
+	CU_ASSERT(say_through(many[9]));
+	for (int i = 0; i < 64; i++)
+		tt_shm.progress(e[1].net);
+	CU_ASSERT_EQUAL(e[1].messages, before + 2);
+}
+
+/* A turn costs what comes, not what might; and misses nobody. */
+static void test_many(void)
+{
+	struct rlimit files;
+	struct end e[2];
+	bool heard = true;
+
+	getrlimit(RLIMIT_NOFILE, &files);
+	files.rlim_cur = files.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &files);
+	open_end(&e[0]);
+	open_end(&e[1]);
+	connect_many(e, TT_SHM_FEW);
+	uint64_t few = time_idle(&e[1]);
+	connect_many(e, MANY);
+	uint64_t all = time_idle(&e[1]);
+	printf("an idle turn: %llu ns with %d peers, %llu ns with %d\n", (unsigned long long)few, TT_SHM_FEW,
+	       (unsigned long long)all, TT_SHM_FEW + MANY);
+	CU_ASSERT(all < 2 * few);
+	for (int i = 0; i < 8 * MANY; i++) {
+		int before = e[1].messages;
+		CU_ASSERT(say_through(many[i * 37 % MANY]));
+		tt_shm.progress(e[1].net);
+		heard &= e[1].messages == before + 1;
+	}
+	CU_ASSERT(heard);
+	speak_much(e);
+	misuse_bells(e);
+	close_ends(e);
+}
+
 static CU_TestInfo tests[] = {
 	{ "a message is copied before it is judged", test_copied },
 	{ "a message is too long", test_too_long },
@@ -342,6 +444,7 @@ static CU_TestInfo tests[] = {
 	{ "a process's number is another one's", test_number },
 	{ "the same, on an older kernel", test_old_number },
 	{ "strips are smaller among many", test_strips },
+	{ "a turn among many", test_many },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {

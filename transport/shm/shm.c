@@ -3,7 +3,8 @@
  *   post -> pending -> stored and loaded in the other's memory, or asked of it -> finished -> done()
  *                                          lines in the lanes, both ways -> message(), notify(), answers
  *
- * A turn looks at the next line of each lane and makes no system call. epoll reports strangers and the ends of
+ * A turn looks at the next line of each lane and makes no system call. Where there are many peers, a turn looks at the
+ * bits that they set, and at the lanes of those that have set theirs. epoll reports strangers and the ends of
  * connections: it is asked now and then, and after a sleep. A process that writes to a net that sleeps kicks the net's
  * eventfd.
  */
@@ -21,8 +22,10 @@
 
 enum {
 	POLL_EVERY = 1024,       /* turns between two calls of epoll_wait */
+	LOOK_EVERY = 64,         /* turns between two looks at all peers, where they ring */
 	REVIEW_NS = 1000000000,  /* between two searches for mapped memory that its owner has freed */
 };
+#define SHEET_FILE (tt_shm_bells_at() + sizeof(struct tt_shm_bells))
 
 static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
 
@@ -38,11 +41,56 @@ struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net, bool accepted)
 	}
 	p->base.net = &net->base;
 	p->net = net;
-	p->fd = p->pid_fd = p->kick_fd = p->strip_fd = p->sheet_fd = p->current = -1;
+	p->fd = p->pid_fd = p->kick_fd = p->strip_fd = p->sheet_fd = p->current = p->bell = -1;
 	tt_flight_init(&p->ops, &net->ops, &p->base);
 	tt_list_init(&p->up);
 	tt_shake_begin(&p->shake, &net->door, &p->ops, accepted);
 	return p;
+}
+
+/* ---- bells ---- */
+
+/* Where there are many peers, those that write ring. A peer writes into its lane, then looks whether it has to ring;
+ * this side says that it has to, then looks into the lane. */
+static void ask_to_ring(struct tt_shm_peer *p)
+{
+	atomic_store_explicit(&p->in->bell, (uint32_t)p->bell + 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
+	tt_shm_look_again(p);
+}
+
+/* A net that has no bell left for a peer looks at all of them for good. */
+static void take_bell(struct tt_shm_peer *p)
+{
+	struct tt_shm *net = p->net;
+	bool rang = net->ringing;
+	int bell = 0;
+
+	while (bell < TT_SHM_BELLS && net->by_bell[bell])
+		bell++;
+	if (bell == TT_SHM_BELLS) {
+		net->deaf = true;
+		net->ringing = false;
+		return;
+	}
+	p->bell = bell;
+	net->by_bell[bell] = p;
+	net->bell_words = (unsigned)tt_max(net->bell_words, (size_t)bell / 64 + 1);
+	net->ringing = ++net->bell_count > TT_SHM_FEW && !net->deaf;
+	if (rang && net->ringing)
+		ask_to_ring(p);
+	else if (net->ringing)
+		tt_each_of(struct tt_shm_peer, up, each, &net->up)
+			ask_to_ring(each);
+}
+
+static void give_bell(struct tt_shm_peer *p)
+{
+	if (p->bell < 0)
+		return;
+	p->net->by_bell[p->bell] = NULL;
+	p->net->bell_count--;
+	p->bell = -1;
 }
 
 /* What map() gave stays valid. */
@@ -54,6 +102,7 @@ static void cut_off(struct tt_flight *ops)
 	tt_shm_fence_off(p);
 	tt_list_remove(&p->shake.node);
 	tt_list_remove(&p->up);
+	give_bell(p);
 	if (p->fd >= 0)
 		shutdown(p->fd, SHUT_RDWR); /* a forked child may hold the socket open */
 	for (size_t i = 0; i < TT_COUNT(fds); i++) {
@@ -80,6 +129,7 @@ static void free_peer(struct tt_flight *ops)
 	tt_shm_drop_views(p);
 	unmap(p->strip, 2 * tt_shm_lane_size(p->payload));
 	unmap(p->sheet, sizeof *p->sheet);
+	unmap(p->bells, sizeof *p->bells);
 	free(p);
 }
 
@@ -97,6 +147,7 @@ static void go_on_with_handshake(struct tt_shm_peer *p)
 	if (!tt_shm_handshake(p))
 		return; /* the peer may be gone */
 	tt_list_append(&p->net->up, &p->up);
+	take_bell(p);
 	tt_flight_up(&p->ops);
 }
 
@@ -162,8 +213,34 @@ static void review(struct tt_shm *net)
 static void serve(struct tt_shm_peer *p)
 {
 	tt_shm_read(p);
-	if (p->ops.pending.head || p->answer_count)
+	if (tt_shm_has_to_push(p))
 		tt_shm_push(p);
+	if (tt_shm_has_to_push(p) || tt_shm_next(p))
+		tt_shm_look_again(p);
+}
+
+static void serve_all(struct tt_shm *net)
+{
+	tt_list_each(node, &net->up)
+		serve(tt_container_of(node, struct tt_shm_peer, up));
+}
+
+/* A handler may end peers. */
+static void serve_word(struct tt_shm *net, unsigned word)
+{
+	_Atomic uint64_t *rung = &net->bells->word[word].bits;
+	uint64_t bits = net->look[word];
+
+	net->look[word] = 0;
+	if (atomic_load_explicit(rung, memory_order_relaxed)) {
+		bits |= atomic_exchange(rung, 0);
+		atomic_thread_fence(memory_order_seq_cst);
+	}
+	for (; bits; bits &= bits - 1) {
+		struct tt_shm_peer *p = net->by_bell[word * 64 + (unsigned)__builtin_ctzll(bits)];
+		if (p)
+			serve(p);
+	}
 }
 
 /* Each sleep has a new number. */
@@ -175,6 +252,8 @@ static void set_nap(struct tt_shm *net, bool asleep)
 		atomic_store_explicit(&net->sheet->naps, naps + 1, memory_order_relaxed);
 }
 
+/* Now and then a net that is rung looks at all: signs of life do not ring, and a peer that means harm may take others'
+ * bits away. */
 static int progress(struct tt_net *base)
 {
 	struct tt_shm *net = net_of(base);
@@ -182,14 +261,18 @@ static int progress(struct tt_net *base)
 	net->ops.events = 0;
 	if (!tt_list_empty(&net->ops.ready))
 		tt_flights_drain(&net->ops);
-	if (net->armed || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || tt_door_waits(&net->door)) {
+	bool armed = net->armed;
+	if (armed || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || tt_door_waits(&net->door)) {
 		net->armed = false;
 		set_nap(net, false);
 		poll_events(net);
 		review(net);
 	}
-	tt_list_each(node, &net->up)
-		serve(tt_container_of(node, struct tt_shm_peer, up));
+	if (!net->ringing || armed || net->turns % LOOK_EVERY == 0)
+		serve_all(net);
+	else
+		for (unsigned word = 0; word < net->bell_words; word++)
+			serve_word(net, word);
 	if (!tt_list_empty(&net->ops.ready))
 		tt_flights_drain(&net->ops);
 	return net->ops.events;
@@ -210,10 +293,9 @@ static int arm(struct tt_net *base)
 		if (tt_container_of(node, struct tt_shake, node)->ops->stage == TT_STAGE_CONNECTING)
 			return 1; /* no event tells when the other's queue has room */
 	tt_each_of(struct tt_shm_peer, up, p, &net->up) {
-		if (p->ops.pending.head || p->answer_count)
+		if (tt_shm_has_to_push(p))
 			tt_shm_push(p); /* there may be room by now */
-		if (tt_shm_next(p) || !tt_list_empty(&p->ops.ready) ||
-		    ((p->ops.pending.head || p->answer_count) && !p->stuck))
+		if (tt_shm_next(p) || !tt_list_empty(&p->ops.ready) || (tt_shm_has_to_push(p) && !p->stuck))
 			return 1;
 	}
 	return 0;
@@ -266,7 +348,7 @@ static void close_net(struct tt_net *base)
 	for (size_t i = 0; i < TT_COUNT(fds); i++)
 		if (fds[i] >= 0)
 			close(fds[i]);
-	unmap(net->sheet, sizeof *net->sheet);
+	unmap(net->sheet, SHEET_FILE);
 	tt_shm_drop_left(net);
 	tt_door_close(&net->door);
 	free(net->free_slots);
@@ -302,12 +384,13 @@ static int make_files(struct tt_shm *net)
 		return net->event_fd;
 	if (epoll_ctl(net->base.fd, EPOLL_CTL_ADD, net->event_fd, &event))
 		return tt_fail(-errno, "cannot wait for an eventfd: %s", strerror(errno));
-	net->sheet = tt_shm_make_file("tutti-sheet", sizeof *net->sheet, &net->sheet_fd);
+	net->sheet = tt_shm_make_file("tutti-sheet", SHEET_FILE, &net->sheet_fd);
 	net->free_slots = calloc(TT_SHM_KEYS, sizeof *net->free_slots);
 	net->mine = calloc(TT_SHM_KEYS, sizeof *net->mine);
 	if (!net->sheet || !net->free_slots || !net->mine)
 		return tt_fail(-ENOMEM, "no memory that other processes can map: %s", strerror(errno));
 	net->sheet->self = net->sheet;
+	net->bells = (void *)((char *)net->sheet + tt_shm_bells_at());
 	return 0;
 }
 

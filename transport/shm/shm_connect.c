@@ -198,15 +198,15 @@ static int make_strip(struct tt_shm_peer *p)
 }
 
 /* Maps what another process gave, only if that process cannot shrink the file while it is mapped. */
-static void *map_file(int fd, size_t len, int rights)
+static void *map_file(int fd, size_t from, size_t len, int rights)
 {
 	struct stat s;
 	int seals = fcntl(fd, F_GET_SEALS);
 	void *at;
 
-	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &s) || (size_t)s.st_size < len)
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &s) || (size_t)s.st_size < from + len)
 		return NULL;
-	at = mmap(NULL, len, rights, MAP_SHARED, fd, 0);
+	at = mmap(NULL, len, rights, MAP_SHARED, fd, (off_t)from);
 	return at == MAP_FAILED ? NULL : at;
 }
 
@@ -224,17 +224,18 @@ static void *map_strip(struct tt_shm_peer *p)
 	size_t little = 2 * tt_shm_lane_size(TT_SHM_LITTLE);
 
 	p->payload = !fstat(p->strip_fd, &s) && (size_t)s.st_size == little ? TT_SHM_LITTLE : TT_SHM_PAYLOAD;
-	return map_file(p->strip_fd, 2 * tt_shm_lane_size(p->payload), PROT_READ | PROT_WRITE);
+	return map_file(p->strip_fd, 0, 2 * tt_shm_lane_size(p->payload), PROT_READ | PROT_WRITE);
 }
 
 static bool map_theirs(struct tt_shm_peer *p)
 {
-	p->sheet = map_file(p->sheet_fd, sizeof *p->sheet, PROT_READ);
+	p->sheet = map_file(p->sheet_fd, 0, sizeof *p->sheet, PROT_READ);
+	p->bells = map_file(p->sheet_fd, tt_shm_bells_at(), sizeof *p->bells, PROT_READ | PROT_WRITE);
 	if (!p->strip)
 		p->strip = map_strip(p);
 	close_file(&p->sheet_fd);
 	close_file(&p->strip_fd);
-	if (!p->sheet || !p->strip)
+	if (!p->sheet || !p->bells || !p->strip)
 		return false;
 	struct tt_shm_lane *first = (void *)p->strip, *second = (void *)(p->strip + tt_shm_lane_size(p->payload));
 	p->out = p->shake.accepted ? second : first;

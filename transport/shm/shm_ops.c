@@ -417,6 +417,8 @@ void tt_shm_post(struct tt_peer *base, struct tt_op *op)
 	tt_flight_post(&p->ops, op);
 	if (!tt_broken(MESSAGES_SWAPPED))
 		tt_shm_push(p);
+	if (tt_shm_has_to_push(p))
+		tt_shm_look_again(p);
 }
 
 int tt_shm_notify(struct tt_peer *base, uint32_t value)

@@ -28,6 +28,8 @@ enum {
 	/* bytes: one turn's copying for one peer, and one store between two permissions */
 	TT_SHM_BUDGET = 256 << 10,
 	TT_SHM_KEYS = 1 << 16,         /* regions of one net that others may reach */
+	TT_SHM_BELL_WORDS = 64, TT_SHM_BELLS = 64 * TT_SHM_BELL_WORDS, /* peers of one net that ring */
+	TT_SHM_BELLS_AT = 1 << 16,     /* a multiple of a page's size, as all of a file that is mapped */
 	TT_SHM_BY_LANE = 1024,         /* bytes up to which asking the owner costs less than process_vm_* */
 };
 
@@ -58,7 +60,8 @@ struct tt_shm_lane { /* one direction; each aligned part is written by one side,
 		_Atomic uint32_t mapped;       /* by the writer: map() gave out a pointer for stores at any time */
 	} __attribute__((aligned(64)));
 	struct {
-		_Atomic uint64_t lines, bytes; /* by the reader: how much it has taken */
+		_Atomic uint64_t lines, bytes; /* by the reader: how much it has taken; */
+		_Atomic uint32_t bell;         /* 1 + the writer's bell in the reader's bells; 0: it does not ring */
 	} __attribute__((aligned(64)));
 	struct {
 		_Atomic uint32_t stirs;        /* by the writer: how many long pieces it has moved directly */
@@ -81,6 +84,17 @@ struct tt_shm_sheet {
 	struct tt_shm_sheet *self __attribute__((aligned(64)));
 	struct tt_shm_entry entry[TT_SHM_KEYS] __attribute__((aligned(64)));
 };
+
+/* Behind the sheet in its file: a bit for each peer, which the peer sets when there is something in its lane. */
+struct tt_shm_bells {
+	struct {
+		_Atomic uint64_t bits __attribute__((aligned(64)));
+	} word[TT_SHM_BELL_WORDS];
+};
+static inline size_t tt_shm_bells_at(void)
+{
+	return (sizeof(struct tt_shm_sheet) + TT_SHM_BELLS_AT - 1) / TT_SHM_BELLS_AT * TT_SHM_BELLS_AT;
+}
 
 /* ---- private memory ---- */
 
@@ -128,6 +142,12 @@ struct tt_shm {
 
 	struct tt_list regions;
 	struct tt_list up;             /* peers whose lanes are read */
+	struct tt_shm_bells *bells;
+	bool ringing;                  /* peers ring, and only those that have rung are looked at */
+	bool deaf;                     /* there was no bell left for a peer: all peers are looked at */
+	unsigned bell_count, bell_words; /* peers that have a bell; words of the bells that were ever given */
+	struct tt_shm_peer *by_bell[TT_SHM_BELLS];
+	uint64_t look[TT_SHM_BELL_WORDS]; /* peers that the next turn looks at, whether they ring or not */
 	unsigned near;                 /* processes of the job on this host; 0: unknown */
 	unsigned turns;
 	bool armed;                    /* since the last progress() */
@@ -149,12 +169,14 @@ struct tt_shm_peer {
 	int fd, pid_fd, kick_fd;       /* socket; the process; the eventfd of its net */
 	pid_t pid;
 	struct tt_list up;
+	int bell;                      /* its number, while it is up; or -1 */
 
 	uint8_t *strip;
 	size_t payload;                /* bytes of each of its lanes */
 	struct tt_shm_lane *out, *in;
 	int strip_fd, sheet_fd;        /* until they are mapped */
-	const struct tt_shm_sheet *sheet; /* the other net's */
+	const struct tt_shm_sheet *sheet; /* the other net's, ... */
+	struct tt_shm_bells *bells;    /* ... and its bells */
 	uint32_t kicked;               /* the last sleep of the other net in which I kicked it */
 	uint32_t next_out, next_in;    /* lines written and read, ever */
 	uint64_t out_bytes, in_bytes;  /* payload written and freed, ever */
@@ -231,6 +253,15 @@ int tt_shm_send(struct tt_peer *, const void *head, size_t head_len, const void 
 /* writes what is pending or owed, as far as there is room */
 void tt_shm_push(struct tt_shm_peer *);
 void tt_shm_read(struct tt_shm_peer *);                       /* reads what has come */
+
+/* The next turn looks at the peer, whether it rings or not. */
+static inline void tt_shm_look_again(struct tt_shm_peer *p)
+{
+	if (p->net->ringing && p->bell >= 0)
+		p->net->look[p->bell / 64] |= 1ull << p->bell % 64;
+}
+
+static inline bool tt_shm_has_to_push(const struct tt_shm_peer *p) { return p->ops.pending.head || p->answer_count; }
 
 /* The next line to read, or NULL. */
 static inline const struct tt_shm_line *tt_shm_next(const struct tt_shm_peer *p)

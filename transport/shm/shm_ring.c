@@ -13,12 +13,25 @@
 
 enum { ROUND = 64 };
 
+/* A bit that is set is one that the reader has not taken yet: it takes the bit, then looks at the lane. */
+static void ring(const struct tt_shm_peer *p)
+{
+	uint32_t bell = atomic_load_explicit(&p->out->bell, memory_order_relaxed) - 1;
+
+	if (bell >= TT_SHM_BELLS)
+		return;
+	_Atomic uint64_t *bits = &p->bells->word[bell / 64].bits;
+	if (!(atomic_load_explicit(bits, memory_order_relaxed) >> bell % 64 & 1))
+		atomic_fetch_or(bits, 1ull << bell % 64);
+}
+
 static void kick(struct tt_shm_peer *p)
 {
 	uint64_t one = 1;
 
-	/* the other side first says that it sleeps, then looks a last time */
+	/* the other side first says that it sleeps, or that this one is to ring, then looks a last time */
 	atomic_thread_fence(memory_order_seq_cst);
+	ring(p);
 	uint32_t nap = atomic_load_explicit(&p->sheet->naps, memory_order_relaxed);
 	if (nap % 2 == 0 || nap == p->kicked)
 		return;
