@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 #include "member/member.h"
 #include "publish/publish_private.h"
+#include "transport/copy.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,6 +21,7 @@ struct tutti_publisher {
 	struct tt_publish_layout at;
 	struct tt_buffers shown;
 	struct tt_model model;
+	struct tt_copier copier;    /* from the tensors into buffers */
 	struct tt_delta_ring deltas; /* room 0: none */
 	bool held;                  /* the tensors have no memory of the program's */
 	bool registered;            /* with CUDA */
@@ -415,6 +417,15 @@ static int commit(tutti_publisher *p, uint64_t version, const void *meta, size_t
 	return p->shards ? tt_shards_tell(p->shards, version) : 0;
 }
 
+static void store(tutti_publisher *p, char *to)
+{
+	for (int i = 0; i < p->model.n; i++) {
+		const tutti_tensor *t = &p->model.tensors[i];
+		if (t->count)
+			tt_copy(&p->copier, to + p->model.at[i], t->data, t->count * tt_type_size(t->type));
+	}
+}
+
 static int publish(tutti_publisher *p, uint64_t version, const void *meta, size_t bytes)
 {
 	int err = check_version(p, version, meta, bytes);
@@ -427,7 +438,7 @@ static int publish(tutti_publisher *p, uint64_t version, const void *meta, size_
 		               "tutti_publisher_begin and tutti_publisher_commit");
 	if ((err = begin_writing(p, &to)))
 		return err;
-	tt_model_store(&p->model, to);
+	store(p, to);
 	return commit(p, version, meta, bytes);
 }
 
