@@ -1,7 +1,8 @@
 /* shard.c - several publishers, each with part of the tensors: which version all have, and what none may overwrite
  *
  *      commit: show the buffer, then PUT this shard's word into shard 0's window
- *      begin:  a buffer whose version is older than the least of all words */
+ *      begin:  a buffer whose version is older than the least of all words; no shard is ahead by more than half of
+ *              its buffers */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "publish/publish_private.h"
@@ -144,14 +145,19 @@ void tt_shards_close(struct tt_shards *s)
 
 /* ---- versions ---- */
 
+/* A shard that is ahead by half of its buffers keeps all: readers may be reading the versions that they have left. */
 unsigned tt_shards_kept(const struct tt_shards *s, const struct tt_buffers *b)
 {
 	unsigned kept = 0;
+	int ahead = 0;
 
-	for (int i = 0; i < b->n; i++)
-		if (b->stamp[i].number && b->stamp[i].number >= s->whole)
+	for (int i = 0; i < b->n; i++) {
+		uint64_t number = b->stamp[i].number;
+		if (number && number >= s->whole)
 			kept |= 1u << i;
-	return kept;
+		ahead += number > s->whole;
+	}
+	return ahead < b->n / 2 ? kept : ~0u;
 }
 
 /* This shard's own word may be on its way still. */
@@ -207,8 +213,8 @@ int tt_shards_missing(struct tt_shards *s)
 	uint64_t rank = load(&s->words[k].rank);
 
 	if (state == -EINPROGRESS)
-		return tt_fail(-EAGAIN, "publisher: shard %d has not opened the publication, and shard %d has filled "
-		               "its buffers", k, s->me);
+		return tt_fail(-EAGAIN, "publisher: shard %d has not opened the publication, and shard %d is ahead by "
+		               "half of its buffers, or readers hold them", k, s->me);
 	if (state)
 		return tt_fail(state, "publisher: shard %d (%s) is gone: all shards close the publication, and open it "
 		               "under a higher generation", k, label_of(s, (int)rank - 1).text);
