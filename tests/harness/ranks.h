@@ -3,8 +3,9 @@
  * every test of the runtime is written once and runs on all.
  *
  * TEST_WIRE=verbs, for programs that have the adapters (TEST_FAKE): what runs over TCP runs over verbs, and sim and shm
- * do not run. TEST_SEED: where the seeds of the adapters begin; each run takes the next one. TEST_DEVICES=rxe0,rxe1:
- * over these adapters, which are there; ranks with odd numbers take the other one. */
+ * do not run. TEST_SEED: where the seeds of the adapters begin; each run takes the next one. Tests with count_seeds()
+ * seeds of sim may begin there, too. TEST_DEVICES=rxe0,rxe1: over these adapters, which are there; ranks with odd
+ * numbers take the other one. */
 #ifndef TT_TEST_RANKS_H
 #define TT_TEST_RANKS_H
 #include "member/member.h"
@@ -240,6 +241,13 @@ static inline uint64_t count_seeds(uint64_t few)
 	return text ? strtoull(text, NULL, 10) : few;
 }
 
+static inline uint64_t first_seed(void)
+{
+	const char *text = getenv("TEST_SEED");
+
+	return text ? strtoull(text, NULL, 10) : 0;
+}
+
 static inline bool only_verbs(void)
 {
 	const char *text = getenv("TEST_WIRE");
@@ -295,7 +303,7 @@ static inline void use_real_verbs(void)
 static inline void run_over_verbs(struct ranks *run)
 {
 	static const char *const adapters[] = { "fake_ib0", "fake_roce0", "fake_iwarp0", "fake_roce0", "fake_ib0" };
-	const char *first = getenv("TEST_SEED"), *devices = getenv("TEST_DEVICES");
+	const char *devices = getenv("TEST_DEVICES");
 
 	if (devices) {
 		use_real_verbs();
@@ -306,7 +314,7 @@ static inline void run_over_verbs(struct ranks *run)
 	}
 	if (!verbs_runs++)
 		atexit(tell_verbs_runs);
-	run->seed = (first ? strtoull(first, NULL, 10) : 0) + verbs_runs - 1;
+	run->seed = first_seed() + verbs_runs - 1;
 	fake_seed(run->seed);
 	tt_verbs_instead = &tt_fake_verbs;
 	setenv("TUTTI_VERBS_DEVICES", run->devices ? run->devices : adapters[run->seed % TT_COUNT(adapters)], 1);

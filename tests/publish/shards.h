@@ -9,6 +9,8 @@
 
 enum { SHARDS = 3, LONG = 5000, SHORT = 3, TENSORS_OF_SHARD = 2 };
 
+static int long_count = LONG; /* so many elements of `a` are used: few where there are many seeds */
+
 /* All elements of a version have its number. */
 struct part {
 	float a[LONG];
@@ -17,7 +19,7 @@ struct part {
 
 static inline void fill_part(struct part *p, uint64_t version)
 {
-	for (int i = 0; i < LONG; i++)
+	for (int i = 0; i < long_count; i++)
 		p->a[i] = (float)version;
 	for (int i = 0; i < SHORT; i++)
 		p->b[i] = (int64_t)version;
@@ -27,7 +29,7 @@ static inline bool is_part(const struct part *p, uint64_t version)
 {
 	bool good = true;
 
-	for (int i = 0; i < LONG; i++)
+	for (int i = 0; i < long_count; i++)
 		good &= p->a[i] == (float)version;
 	for (int i = 0; i < SHORT; i++)
 		good &= p->b[i] == (int64_t)version;
@@ -42,7 +44,7 @@ static inline bool is_model(const struct part p[SHARDS], uint64_t version)
 static inline void list_model(struct part p[SHARDS], tutti_tensor to[SHARDS * TENSORS_OF_SHARD])
 {
 	for (int k = 0; k < SHARDS; k++) {
-		to[2 * k] = (tutti_tensor){ p[k].a, LONG, TUTTI_F32 };
+		to[2 * k] = (tutti_tensor){ p[k].a, (size_t)long_count, TUTTI_F32 };
 		to[2 * k + 1] = (tutti_tensor){ p[k].b, SHORT, TUTTI_I64 };
 	}
 }
@@ -52,7 +54,7 @@ static inline int open_part(tutti *at, struct part *p, tutti_publisher_config c,
 {
 	char name[TENSORS_OF_SHARD][32];
 	tutti_weight list[TENSORS_OF_SHARD] = {
-		{ .name = name[0], .type = TUTTI_F32, .dims = 1, .shape = { LONG }, .data = p->a },
+		{ .name = name[0], .type = TUTTI_F32, .dims = 1, .shape = { (uint64_t)long_count }, .data = p->a },
 		{ .name = name[1], .type = TUTTI_I64, .dims = 1, .shape = { SHORT }, .data = p->b },
 	};
 

@@ -12,7 +12,7 @@ static inline int run_on_seeds(struct ranks run, uint64_t seeds)
 	int failed = 0;
 
 	run.wire = "sim";
-	for (run.seed = 0; run.seed < seeds; run.seed++) {
+	for (run.seed = first_seed(); run.seed < first_seed() + seeds; run.seed++) {
 		run.latency_ns = run.seed % 2 * LATENCY;
 		run.bandwidth = run.seed % 2 * BANDWIDTH;
 		failed += run_ranks(run);
