@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
@@ -140,7 +141,7 @@ static struct tt_dial *make_peer(struct tt_door *door, bool accepted)
 	struct tt_tcp *net = tt_container_of(door, struct tt_tcp, door);
 	struct tt_tcp_peer *p = calloc(1, sizeof *p);
 
-	if (p && !(p->message = aligned_alloc(64, TT_MESSAGE_MAX))) {
+	if (p && !(p->buffers = (struct tt_tcp_buffers *)(void *)tt_pages_map(sizeof *p->buffers))) {
 		free(p);
 		p = NULL;
 	}
@@ -148,6 +149,7 @@ static struct tt_dial *make_peer(struct tt_door *door, bool accepted)
 		tt_fail(-ENOMEM, "no memory for a peer on %s", net->base.addr);
 		return NULL;
 	}
+	madvise(p->buffers, sizeof *p->buffers, MADV_NOHUGEPAGE); /* those of several peers may be adjacent */
 	p->base.net = &net->base;
 	p->net = net;
 	p->batch = TT_TCP_NO_BATCH;
@@ -180,7 +182,7 @@ static void free_peer(struct tt_flight *ops)
 {
 	struct tt_tcp_peer *p = tt_container_of(ops, struct tt_tcp_peer, ops);
 
-	free(p->message);
+	tt_pages_unmap((char *)p->buffers, sizeof *p->buffers);
 	free(p);
 }
 

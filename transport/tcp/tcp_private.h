@@ -36,6 +36,16 @@ struct tt_tcp_nak {
 	uint32_t ack; /* see frame.h */
 };
 
+/* Of one peer, in pages that take memory when they are written first: rank 0 of thousands is connected to all, and most
+ * of them say little. Nothing in here is a pointer. */
+struct tt_tcp_buffers {
+	uint8_t in[TT_TCP_STAGE + TT_FRAME_SIZE] __attribute__((aligned(4096)));
+	uint8_t stage[TT_TCP_STAGE] __attribute__((aligned(4096)));
+	uint8_t message[TT_MESSAGE_MAX] __attribute__((aligned(4096)));
+	struct tt_tcp_answer answers[TT_FRAME_SLOTS] __attribute__((aligned(4096)));
+	struct tt_tcp_nak naks[TT_FRAME_SLOTS];
+};
+
 struct tt_tcp {
 	struct tt_net base;
 	struct tt_door door;
@@ -70,8 +80,7 @@ struct tt_tcp_peer {
 	uint32_t puts_begun, puts_sent, puts_acked; /* positions in the ring put_slots */
 
 	/* what I owe */
-	struct tt_tcp_answer answers[TT_FRAME_SLOTS], sending;
-	struct tt_tcp_nak naks[TT_FRAME_SLOTS];
+	struct tt_tcp_answer sending;
 	unsigned answer_at, answer_count, nak_at, nak_count;
 	bool answer_turn;           /* an answer comes next: a long op and an answer take turns */
 	bool ack_due;
@@ -97,10 +106,7 @@ struct tt_tcp_peer {
 	int put_err;                /* why the PUT that comes in pieces is refused */
 	size_t in_at, in_end;
 	uint64_t in_pos, batch_end; /* bytes received ever; where the batch of small frames ends */
-
-	uint8_t in[TT_TCP_STAGE + TT_FRAME_SIZE] __attribute__((aligned(16)));
-	uint8_t stage[TT_TCP_STAGE] __attribute__((aligned(16)));
-	uint8_t *message;           /* TT_MESSAGE_MAX bytes */
+	struct tt_tcp_buffers *buffers;
 };
 
 /* tcp.c */

@@ -179,7 +179,7 @@ static bool read_header(struct tt_tcp_peer *p)
 {
 	struct tt_frame *f = &p->frame;
 
-	if (!tt_frame_unpack(p->in + p->in_at, TT_FRAME_SIZE, f)) {
+	if (!tt_frame_unpack(p->buffers->in + p->in_at, TT_FRAME_SIZE, f)) {
 		tt_flight_lose(&p->ops, "it sent a frame that is none");
 		return false;
 	}
@@ -190,7 +190,7 @@ static bool read_header(struct tt_tcp_peer *p)
 	p->in_at += TT_FRAME_SIZE;
 	p->left = tt_frame_payload(f);
 	if (f->more) /* a hint: a wrong one costs a copy */
-		p->batch_end = p->in_pos - (p->in_end - p->in_at) + p->left + tt_min(f->more, sizeof p->stage);
+		p->batch_end = p->in_pos - (p->in_end - p->in_at) + p->left + tt_min(f->more, sizeof p->buffers->stage);
 	return true;
 }
 
@@ -213,7 +213,7 @@ static void open_frame(struct tt_tcp_peer *p)
 		open_reply(p);
 		break;
 	case TT_FRAME_SEND:
-		p->place = p->message;
+		p->place = p->buffers->message;
 		break;
 	case TT_FRAME_GET:
 		serve_get(p);
@@ -239,7 +239,7 @@ static void close_frame(struct tt_tcp_peer *p)
 			tt_tcp_count_lazy(p);
 		p->net->ops.events++;
 		if (p->net->base.events->message)
-			p->net->base.events->message(&p->base, p->message, p->frame.len);
+			p->net->base.events->message(&p->base, p->buffers->message, p->frame.len);
 	}
 }
 
@@ -256,7 +256,7 @@ static void copy_payload(struct tt_tcp_peer *p)
 	size_t n = tt_min(p->left, p->in_end - p->in_at);
 
 	if (p->place && n)
-		memcpy(p->place, p->in + p->in_at, n);
+		memcpy(p->place, p->buffers->in + p->in_at, n);
 	if (p->frame.len >= TT_FRAME_SMALL)
 		p->net->base.copied += n;
 	p->in_at += n;
@@ -278,7 +278,7 @@ static void digest(struct tt_tcp_peer *p)
 			break;
 	}
 	p->in_end -= p->in_at; /* less than a header is left */
-	memmove(p->in, p->in + p->in_at, p->in_end);
+	memmove(p->buffers->in, p->buffers->in + p->in_at, p->in_end);
 	p->in_at = 0;
 }
 
@@ -310,8 +310,9 @@ static ssize_t receive(struct tt_tcp_peer *p, size_t budget, bool *all)
 	size_t first = tt_min(p->left, p->place ? budget : TT_TCP_WASTE);
 	uint64_t next = p->left ? p->in_pos + p->left : p->in_pos - p->in_end; /* where the next header starts */
 	uint64_t end = (next > p->batch_end ? next : p->batch_end) + TT_FRAME_SIZE;
-	size_t second = first < p->left ? 0 : tt_min(end - p->in_pos - p->left, sizeof p->in - p->in_end);
-	struct iovec iov[2] = { { p->place ? p->place : p->net->waste, first }, { p->in + p->in_end, second } };
+	size_t second = first < p->left ? 0 : tt_min(end - p->in_pos - p->left, sizeof p->buffers->in - p->in_end);
+	struct iovec iov[2] = { { p->place ? p->place : p->net->waste, first },
+		                { p->buffers->in + p->in_end, second } };
 	struct msghdr m = { .msg_iov = iov, .msg_iovlen = 2 };
 	ssize_t n = first ? recvmsg(p->dial.fd, &m, 0) : recv(p->dial.fd, iov[1].iov_base, second, 0);
 

@@ -63,7 +63,7 @@ void tt_tcp_take_ack(struct tt_tcp_peer *p)
 
 static bool has_room(const struct tt_tcp_peer *p)
 {
-	return sizeof p->stage - p->out_end >= TT_FRAME_SIZE + TT_FRAME_SMALL;
+	return sizeof p->buffers->stage - p->out_end >= TT_FRAME_SIZE + TT_FRAME_SMALL;
 }
 
 /* This frame's ack acknowledges all that has landed. */
@@ -82,7 +82,7 @@ static void stage_header(struct tt_tcp_peer *p, struct tt_frame *f)
 	f->epoch = p->net->door.epoch;
 	if (f->kind != TT_FRAME_NAK)
 		f->ack = settle(p);
-	tt_frame_pack(f, p->stage + p->out_end);
+	tt_frame_pack(f, p->buffers->stage + p->out_end);
 	p->out_end += TT_FRAME_SIZE;
 	p->queued += TT_FRAME_SIZE;
 }
@@ -95,7 +95,7 @@ static void join_batch(struct tt_tcp_peer *p, size_t frame)
 		p->batch_body = p->out_end;
 		return;
 	}
-	struct tt_pack more = tt_pack(p->stage + p->batch + TT_FRAME_MORE_AT, 4);
+	struct tt_pack more = tt_pack(p->buffers->stage + p->batch + TT_FRAME_MORE_AT, 4);
 	tt_put32(&more, (uint32_t)(p->out_end - p->batch_body));
 }
 
@@ -105,7 +105,7 @@ static void stage_small(struct tt_tcp_peer *p, struct tt_frame *f, const void *p
 
 	stage_header(p, f);
 	if (n)
-		memcpy(p->stage + p->out_end, payload, n);
+		memcpy(p->buffers->stage + p->out_end, payload, n);
 	p->out_end += n;
 	p->queued += n;
 	join_batch(p, frame);
@@ -294,7 +294,7 @@ void tt_tcp_owe_nak(struct tt_tcp_peer *p, unsigned slot, int why)
 		tt_flight_lose(&p->ops, "it asks for more than it may");
 		return;
 	}
-	struct tt_tcp_nak *n = &p->naks[(p->nak_at + p->nak_count++) % TT_FRAME_SLOTS];
+	struct tt_tcp_nak *n = &p->buffers->naks[(p->nak_at + p->nak_count++) % TT_FRAME_SLOTS];
 	*n = (struct tt_tcp_nak){ .slot = (uint16_t)slot, .why = (uint8_t)why, .ack = p->landed };
 	tt_tcp_want_to_send(p);
 }
@@ -305,7 +305,7 @@ void tt_tcp_owe_answer(struct tt_tcp_peer *p, const struct tt_tcp_answer *a)
 		tt_flight_lose(&p->ops, "it asks for more than it may");
 		return;
 	}
-	p->answers[(p->answer_at + p->answer_count++) % TT_FRAME_SLOTS] = *a;
+	p->buffers->answers[(p->answer_at + p->answer_count++) % TT_FRAME_SLOTS] = *a;
 	tt_tcp_want_to_send(p);
 }
 
@@ -313,7 +313,7 @@ static bool stage_nak(struct tt_tcp_peer *p)
 {
 	if (!p->nak_count)
 		return false;
-	struct tt_tcp_nak *n = &p->naks[p->nak_at++ % TT_FRAME_SLOTS];
+	struct tt_tcp_nak *n = &p->buffers->naks[p->nak_at++ % TT_FRAME_SLOTS];
 	struct tt_frame f = { .kind = TT_FRAME_NAK, .slot = n->slot, .notify = n->why, .ack = n->ack };
 	p->nak_count--;
 	if (n->ack == p->landed)
@@ -354,7 +354,7 @@ static bool stage_answer(struct tt_tcp_peer *p)
 {
 	if (!p->answer_count)
 		return false;
-	struct tt_tcp_answer a = p->answers[p->answer_at++ % TT_FRAME_SLOTS];
+	struct tt_tcp_answer a = p->buffers->answers[p->answer_at++ % TT_FRAME_SLOTS];
 	p->answer_count--;
 	if (a.kind == TT_FRAME_REPLY) {
 		stage_reply(p, &a);
@@ -421,7 +421,7 @@ static void keep_word(struct tt_tcp_peer *p)
 {
 	size_t n = tt_min(-(uintptr_t)p->payload % 8, p->payload_left);
 
-	memcpy(p->stage + p->out_end, p->payload, n); /* everything that was staged has left */
+	memcpy(p->buffers->stage + p->out_end, p->payload, n); /* everything that was staged has left */
 	p->out_end += n;
 	payload_goes_on(p, n);
 }
@@ -466,7 +466,7 @@ void tt_tcp_unblock(struct tt_tcp_peer *p)
 
 static ssize_t send_once(struct tt_tcp_peer *p)
 {
-	struct iovec iov[2] = { { p->stage + p->out_at, p->out_end - p->out_at },
+	struct iovec iov[2] = { { p->buffers->stage + p->out_at, p->out_end - p->out_at },
 	                        { (void *)(uintptr_t)p->payload, p->payload_left } };
 	struct msghdr m = { .msg_iov = iov, .msg_iovlen = 2 };
 
