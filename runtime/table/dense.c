@@ -1,7 +1,7 @@
 /* dense.c - pushes and pulls of a whole table
  *
  * A part of a pull is one GET. A part of a push is sent piece by piece: each within a message, or through a slot. A
- * server that can map the delta reads the pieces in place. */
+ * server that can map the delta reads the pieces in place, unless they are short. */
 #include "table/table_private.h"
 #include <string.h>
 
@@ -121,20 +121,29 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 	if (p->err)
 		tt_call_look_at(p);
 	else
-		say(f, p, n, s, is_large(p) ? NULL : from);
+		say(f, p, n, s, s || p->region ? NULL : from);
 	return true;
+}
+
+/* Should the server read the delta in place, if it can? A delta of some KiB is then not copied into the lane and out of
+ * it. Later pushes wait for the answer, so a short delta behind other pushes goes within a message. */
+static bool is_offered(const struct tt_send_queue *f, const struct tt_call_part *p, size_t bytes)
+{
+	if (is_large(p))
+		return true;
+	return bytes >= TT_PUSH_OFFERED && f->pushes.posted == f->pushes.answered &&
+	       tt_list_empty(&f->pushes.parts) && !gives_back(p) && !(p->call->table->flags & TUTTI_TABLE_FILTER);
 }
 
 static void push_there(struct tt_call_part *p)
 {
 	struct tt_send_queue *f = tt_send_queue_to(p);
-	size_t width = tt_delta_width(p->call->table, p->call->flags);
+	size_t width = tt_delta_width(p->call->table, p->call->flags), bytes = (size_t)p->range.count * width;
 
 	if (!f)
 		return;
-	if (!p->closing && is_large(p))
-		tt_send_queue_offer(f, p, p->call->delta + (size_t)p->range.first * width,
-		                    (size_t)p->range.count * width);
+	if (!p->closing && is_offered(f, p, bytes))
+		tt_send_queue_offer(f, p, p->call->delta + (size_t)p->range.first * width, bytes);
 	tt_list_append(&f->pushes.parts, &p->link);
 	tt_send_queue_go_on(f);
 }

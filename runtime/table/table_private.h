@@ -44,6 +44,7 @@ enum {
 	TT_SEND_QUEUE_DEPTH = 32,    /* unanswered messages of a lane */
 	TT_PUSH_PIECE = 256 << 10,   /* bytes of a slot: they stay in the cache while the rule reads them */
 	TT_PUSH_INLINE = 32 << 10,   /* a longer delta for a shard goes through slots or in place, which is faster */
+	TT_PUSH_OFFERED = 4 << 10,   /* a shorter one costs no less in place than within its message */
 	TT_PUSH_MESSAGE = 60 << 10,  /* most bytes of rows, and of elements that must go within a message */
 	TT_ROW_NAME = 8,             /* bytes of a row's number, or of a key */
 	TT_IN_PLACE = 0xfe, TT_NO_SLOT = 0xff, /* instead of a slot: the delta is mapped; it follows in the message */

@@ -584,28 +584,30 @@ static void test_mute(void)
 
 /* ---- in order, whatever the server can map ---- */
 
-enum { ORDERED = 300000, IN_FLIGHT = 6 };
+enum { IN_FLIGHT = 6 };
+static const uint64_t sizes[] = { 300000, 2000 }; /* by slots, or within a message, where the server cannot map */
+static uint64_t ordered;
 
 static void program_order(tutti *job)
 {
-	tutti_table *t = open_by_rule(job, "order", TUTTI_F32, ORDERED, TUTTI_UPDATE_ASSIGN);
-	float *delta[IN_FLIGHT], *got = vector(ORDERED, 0);
+	tutti_table *t = open_by_rule(job, "order", TUTTI_F32, ordered, TUTTI_UPDATE_ASSIGN);
+	float *delta[IN_FLIGHT], *got = vector(ordered, 0);
 	tutti_op op[IN_FLIGHT];
 
 	CHECK(tutti_barrier(job, NULL) == 0);
 	for (int i = 0; tutti_rank(job) == 0 && i < IN_FLIGHT; i++) {
 		if (i % 3 == 2)
-			delta[i] = malloc(ORDERED * sizeof **delta);
+			delta[i] = malloc(ordered * sizeof **delta);
 		else
-			CHECK(tutti_alloc(job, ORDERED * sizeof **delta, -1, (void **)&delta[i]) == 0);
-		fill(delta[i], ORDERED, (float)i + 1);
+			CHECK(tutti_alloc(job, ordered * sizeof **delta, -1, (void **)&delta[i]) == 0);
+		fill(delta[i], ordered, (float)i + 1);
 	}
 	for (int n = 1; tutti_rank(job) == 0 && n <= IN_FLIGHT; n++) { /* the last one is by slots, or in place */
 		for (int i = 0; i < n; i++)
 			CHECK(tutti_table_push(t, delta[i], NULL, &op[i]) == 0);
 		for (int i = 0; i < n; i++)
 			CHECK(tutti_wait(&op[i], -1) == 0);
-		CHECK(tutti_table_pull(t, got, NULL) == 0 && all_are(got, ORDERED, (float)n));
+		CHECK(tutti_table_pull(t, got, NULL) == 0 && all_are(got, ordered, (float)n));
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_table_close(t);
@@ -619,8 +621,11 @@ static void program_order(tutti *job)
 
 static void test_order(void)
 {
-	on_sim(program_order, 4, 0, ORDER_SEEDS);
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_order }), 0);
+	for (size_t i = 0; i < TT_COUNT(sizes); i++) {
+		ordered = sizes[i];
+		on_sim(program_order, 4, 0, ORDER_SEEDS);
+		CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_order }), 0);
+	}
 }
 
 static int maps, asked; /* of deltas; worlds in which the server was asked to map one */
@@ -630,17 +635,17 @@ static void *map_later(struct tt_peer *p, const struct tt_key *key, int anytime)
 	return ++maps > 1 ? tt_sim.map(p, key, anytime) : NULL;
 }
 
-/* A server that cannot map a delta can map later ones. */
+/* A server that cannot map a delta, long or short, can map later ones. */
 static void program_map_later(tutti *job)
 {
-	enum { AGAIN = 2000 }; /* ms: until then pushes go through slots */
+	enum { AGAIN = 2000 }; /* ms: until then pushes go another way */
 	static struct tt_transport later;
-	tutti_table *t = open_at(job, "later", ORDERED, tutti_accumulate(), 1, (const int[]){ 1 });
+	tutti_table *t = open_at(job, "later", ordered, tutti_accumulate(), 1, (const int[]){ 1 });
 	struct tt_net *net = job->job->engine.nets[0];
 	const struct tt_transport *was = net->transport;
 	float *v;
 
-	CHECK(tutti_alloc(job, ORDERED * sizeof *v, -1, (void **)&v) == 0);
+	CHECK(tutti_alloc(job, ordered * sizeof *v, -1, (void **)&v) == 0);
 	meet(job);
 	if (tutti_rank(job) == 1) {
 		later = *was;
@@ -653,8 +658,8 @@ static void program_map_later(tutti *job)
 	if (tutti_rank(job) == 0)
 		maps = 0;
 	for (int i = 1; tutti_rank(job) == 0 && i <= 4; i++) {
-		fill(v, ORDERED, 1);
-		CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0 && all_are(v, ORDERED, (float)i));
+		fill(v, ordered, 1);
+		CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0 && all_are(v, ordered, (float)i));
 		CHECK(!maps || maps == (i < 3 ? 1 : i - 1)); /* not all worlds can map. The second push does not ask */
 		if (i > 1)
 			pass_time(AGAIN * TT_MS);
@@ -670,11 +675,14 @@ static void test_map_later(void)
 {
 	struct ranks run = { .size = 2, .wire = "sim", .hosts = 1, .program = program_map_later };
 
-	asked = 0;
-	for (run.seed = 0; run.seed < SEEDS; run.seed++)
-		if (run.seed % 4 != 3) /* in those worlds a mapping fails now and then by itself */
-			CU_ASSERT_EQUAL(run_ranks(run), 0);
-	CU_ASSERT(only_verbs() || asked > 0);
+	for (size_t i = 0; i < TT_COUNT(sizes); i++) {
+		ordered = sizes[i];
+		asked = 0;
+		for (run.seed = 0; run.seed < SEEDS; run.seed++)
+			if (run.seed % 4 != 3) /* in those worlds a mapping fails now and then by itself */
+				CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT(only_verbs() || asked > 0);
+	}
 }
 
 /* ---- a piece that no wire takes ---- */
