@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAP_AGAIN_MS = 1000 };   /* A server that could not map a delta is not asked to for so long: it costs a trip. */
+enum {
+	MAP_AGAIN_MS = 1000, /* A server that could not map a delta is not asked to for so long: it costs a trip. */
+	WATCHES = 8,         /* of a server's messages, before a call waits in turns */
+};
 
 static void come_to_gate(struct tt_call_part *);
 static void look_at_gates_soon(struct tutti_table *);
@@ -908,6 +911,32 @@ static const struct tt_operation_kind words = {
 	.explain = explain,
 };
 
+/* The server that the call waits for. NULL: none, or this rank's own part has pieces left, which turns serve. */
+static const struct tt_member *awaited_server(const struct tt_table_call *c)
+{
+	const struct tt_member *m = NULL;
+
+	for (int i = 0; i < c->table->servers; i++) {
+		const struct tt_call_part *p = &c->part[i];
+		if (p->ended)
+			continue;
+		if (i == c->table->mine || p->gated)
+			return NULL;
+		m = m ? m : p->member;
+	}
+	return m;
+}
+
+/* An answer that comes soon is seen in its server's own line, before a turn looks at everything else. */
+static void watch_servers(const struct tt_operation *r)
+{
+	for (int i = 0; i < WATCHES && !r->ended; i++) {
+		const struct tt_member *m = awaited_server(r->of);
+		if (!m || m->state != TT_UP || !tt_watch(r->job, m->link->peer))
+			return;
+	}
+}
+
 int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 {
 	struct tutti_table *t = c->table;
@@ -933,6 +962,8 @@ int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 	if (c->list && !c->delta)
 		tt_call_agree(c);
 	begin_calls(t);
+	if (!op)
+		watch_servers(r);
 	return tt_operation_return(r, !op);
 }
 

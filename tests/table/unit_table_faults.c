@@ -685,6 +685,46 @@ static void test_map_later(void)
 	}
 }
 
+/* ---- an answer that comes soon ---- */
+
+static const struct tt_transport *heard_by;
+static int hears;
+
+static int count_hears(struct tt_peer *p)
+{
+	hears++;
+	return heard_by->hear(p);
+}
+
+/* A blocking push watches its server's line before it looks at everything else. */
+static void program_soon(tutti *job)
+{
+	static struct tt_transport counted;
+	tutti_table *t = open_at(job, "soon", 10, tutti_accumulate(), 1, (const int[]){ 1 });
+	float *v = vector(10, 1);
+
+	CHECK(tutti_table_push(t, v, NULL, NULL) == 0); /* they are connected */
+	if (tutti_rank(job) == 0) {
+		struct tt_net *net = tt_member_net(tt_member(job->job, 1));
+		heard_by = net->transport;
+		counted = *heard_by;
+		counted.hear = count_hears;
+		net->transport = &counted;
+		job->job->engine.spin = true; /* also where ranks share cores */
+		job->job->engine.crowded_until = 0;
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0 && hears > 0);
+		net->transport = heard_by;
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(v);
+	tutti_table_close(t);
+}
+
+static void test_soon(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_soon }), 0);
+}
+
 /* ---- a piece that no wire takes ---- */
 
 static int reg_none(struct tt_net *net, const struct tt_mem *mem, int remote, struct tt_pin *pin,
@@ -1345,6 +1385,7 @@ static CU_TestInfo fault_tests[] = {
 	{ "a mute server", test_mute },
 	{ "order, whatever can be mapped", test_order },
 	{ "mapped later", test_map_later },
+	{ "answered soon", test_soon },
 	{ "a piece that no wire takes", test_unposted },
 	{ "no file for a connection", test_unreached },
 	{ "two threads", test_threads },
