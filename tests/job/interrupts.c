@@ -35,6 +35,7 @@ struct walk {
 	tutti_controller *controller;
 	tutti_queue *queue;
 	tutti_publisher *publisher;
+	int version;
 	tutti_reader *reader;
 	int pipe[2];
 	float in[2 * LARGE], out[2 * LARGE];
@@ -609,6 +610,65 @@ static void read_too(struct walk *w, int (*call)(struct walk *))
 	}
 	call_on_walker(w, call);
 }
+
+/* publications in shards: where shard 0 walks it is ahead, and where shard 1 walks it waits for shard 0 */
+
+static int open_shard(struct walk *w, bool is_first)
+{
+	tutti_weight weight = { .name = is_first ? "x" : "y", .dims = 1, .shape = { COUNT }, .data = w->in };
+	tutti_publisher_config c = { .shards = 2, .shard = is_first ? 0 : 1, .shard_0 = is_first == walks(w) ? 0 : 1,
+		                     .generation = 1, .shard_wait_ms = -1 };
+	return tutti_publisher_open(w->group, "weights", &weight, 1, &c, &w->publisher);
+}
+static int open_second(struct walk *w) { return open_shard(w, false); }
+static void open_first_too(struct walk *w, int (*call)(struct walk *))
+{
+	if (!walks(w))
+		OK(open_shard(w, true) == 0);
+	call_on_walker(w, call);
+}
+static int shard_publish(struct walk *w) { return tutti_publisher_publish(w->publisher, 2, NULL, 0); }
+static int shard_begin(struct walk *w)
+{
+	tutti_tensor t;
+	return tutti_publisher_begin(w->publisher, &t);
+}
+static void open_ahead(struct walk *w) /* by half of the buffers */
+{
+	if (walks(w))
+		OK(open_shard(w, true) == 0 && tutti_publisher_publish(w->publisher, 1, NULL, 0) == 0);
+}
+static void open_ahead_of(struct walk *w) /* the other shard is there */
+{
+	open_ahead(w);
+	meet(w);
+	if (!walks(w))
+		OK(open_second(w) == 0);
+}
+static void publish_first(struct walk *w, int (*call)(struct walk *))
+{
+	if (!walks(w))
+		OK((w->publisher || open_second(w) == 0) && tutti_publisher_publish(w->publisher, 1, NULL, 0) == 0);
+	call_on_walker(w, call);
+}
+/* Shard 1 tells shard 0 its version; the next commit waits until that is there. */
+static void open_told(struct walk *w)
+{
+	tutti_publisher_config c = { .shards = 2, .shard = walks(w), .shard_0 = 1, .generation = 1,
+		                     .shard_wait_ms = -1, .buffers = 8 };
+	tutti_weight weight = { .name = walks(w) ? "y" : "x", .dims = 1, .shape = { COUNT }, .data = w->in };
+	OK(tutti_publisher_open(w->group, "weights", &weight, 1, &c, &w->publisher) == 0);
+	w->version = 0;
+}
+static int shard_commit(struct walk *w)
+{
+	tutti_tensor t;
+	int err = 0;
+	for (int last = w->version + 2; w->version < last && !err; w->version += !err)
+		if (!(err = tutti_publisher_begin(w->publisher, &t)))
+			err = tutti_publisher_commit(w->publisher, (uint64_t)w->version + 1, NULL, 0);
+	return err;
+}
 static void close_publication(struct walk *w)
 {
 	meet(w);
@@ -826,6 +886,12 @@ static const struct wait waits[] = {
 	{ "tutti_reader_newest", open_reader, newest, call_on_walker, close_publication, 0, STOPPED | LENT | PASSES },
 	{ "tutti_reader_fetch", open_reader, fetch_newer, publish_more, close_publication, 0, BOTH | LENT },
 	{ "tutti_reader_update", open_reader, update_newer, publish_more, close_publication, 0, BOTH | LENT },
+	{ "tutti_publisher_open", nothing, open_second, open_first_too, close_publication, 0, BOTH },
+	{ "tutti_publisher_publish", open_ahead, shard_publish, publish_first, close_publication, 0, BOTH },
+	{ "tutti_publisher_publish", open_ahead_of, shard_publish, publish_first, close_publication, 0, BOTH },
+	{ "tutti_publisher_begin", open_ahead, shard_begin, publish_first, close_publication, 0, BOTH },
+	{ "tutti_publisher_commit", open_told, shard_commit, call_on_walker, close_publication, 0,
+	  STOPPED | LENT | PASSES },
 	{ "tutti_publisher_wait", open_publisher, await_reader, read_too, close_publication, 0, BOTH },
 
 	{ "tutti_controller_ask", open_worker, ask, serve_it, close_controller, 0, BOTH },
