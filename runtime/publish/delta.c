@@ -14,6 +14,7 @@
 enum {
 	BLOCK = 64,                 /* bytes that are compared at once */
 	PIECE = 64 << 10,           /* bytes that are compared, then summed while they are in the cache */
+	AHEAD = 2 << 10,            /* bytes to prefetch: the processor alone prefetches too little */
 	ONE = 192, TWO = 248,       /* first bytes below have no byte behind them; one byte */
 	SAMPLE = 512,               /* bytes that are compared of each ... */
 	SAMPLES_MIN = 16, SAMPLES_MAX = 64, /* ... of so many parts, to guess how much has changed */
@@ -91,6 +92,8 @@ static inline __attribute__((always_inline)) bool write_blocks(struct changes *c
                                                                size_t index, size_t bytes, size_t size)
 {
 	for (size_t at = 0; at < bytes; at += BLOCK) {
+		__builtin_prefetch(old + tt_min(at + AHEAD, bytes - 1));
+		__builtin_prefetch(now + tt_min(at + AHEAD, bytes - 1));
 		if (!differs(old + at, now + at))
 			continue;
 		for (unsigned words = words_that_differ(old + at, now + at); words; words &= words - 1) {
