@@ -75,6 +75,33 @@ test_gossip() {
 	check "whole numbers" has err "not a whole number of f32"
 }
 
+test_publish() { # what is published, and what comes by a delta, is checked before it is timed
+	for wire in tcp,'bare TCP round trip: ' shm,'bare memory: one copy; '; do
+		for kernel in version,'a copy of the tensors ' fetch,"${wire#*,}" delta,'a copy of the tensors '; do
+			perf publish --transport "${wire%,*}" --kernel "${kernel%,*}" --size 64K..256K --iters 10 --json
+			check "status 0" is $status 0
+			check "nothing on stderr" lines err 0
+			check "bf16, and its baseline" is "$(grep -c "\"test\": \"publish-${kernel%,*}\", .*\"type\": \"bf16\", .*\"baseline\": \"${kernel#*,}.*\"ratio\": $number" out)" 3
+			check "and nothing else" lines out 3
+			json '[json.loads(line) for line in open("out")]'
+		done
+		perf publish --transport "${wire%,*}" --size 64K --kernel readers --iters 100 --json
+		check "three readers" has out '"test": "publish-readers", .*"ranks": 4, '
+		check "that have fetched" has out '"baseline": "the same while nobody fetches; processor time", .*"fetches": [1-9][0-9]*, "refused": [0-9]*, "readers_gb_per_s": [0-9]'
+	done
+	perf publish -n 3 --size 2..8 --iters 10
+	check "status 0" is $status 0
+	check "a title" has out '^tutti perf publish, 3 ranks$'
+	check "commits have no baseline" is "$(grep -c 'publish-commit of bf16; baseline: not measured$' out)" 1
+	check "readers" has out '^ *2 readers: [0-9]* fetches, '
+	check "a delta of nothing" has out '^ *0 elements changed: 8 bytes$'
+	perf publish --size 1M --kernel delta --iters 10 --changed 1 --json
+	check "a hundredth" has out '"changed": 5[0-9]*, "delta_bytes": 1[0-9]*, "ideal_bytes": 1[0-9]*}$'
+	json 'all(d["delta_bytes"] < 1.25 * d["ideal_bytes"] for d in map(json.loads, open("out"))) or exit(1)'
+	perf publish --size 1M --kernel delta --iters 10 --changed 100
+	check "all" has out '^ *524288 elements changed: no delta$'
+}
+
 test_gpu() { # over a GPU that is not there
 	fake=${tutti%/*}/tests/gpu/.libs
 	if [ ! -e "$fake/libcuda.so.1" ]; then
@@ -380,11 +407,20 @@ test_refusals() {
 	refuses '--type is for allreduce, reduce, update, table and gpu: copy moves bytes' copy --type f32
 	refuses '--rule is for allreduce and reduce$' put --rule sum
 	refuses '--rule is for allreduce and reduce; an update rule is a --kernel$' update --rule sum
-	refuses '--kernel is for reduce, copy, update, table and gpu' put --kernel pair
+	refuses '--kernel is for reduce, copy, update, table, publish and gpu' put --kernel pair
 	refuses '--kernel pair: there is none of that name in gpu; there is copy, blend, .*, fetch, gossip$' gpu --kernel pair
 	refuses 'blend computes with factors' gpu --kernel blend --type i64
 	refuses '--target is not for gpu' gpu --target compute
 	refuses '-n 3: for gpu it is 2' gpu -n 3
+	refuses '-n 5: for publish it is 2 to 4' publish -n 5
+	refuses '--kernel push: there is none of that name in publish; there is version, commit, fetch, readers, delta$' publish --kernel push
+	refuses '--type is for allreduce, reduce, update, table and gpu: publish moves bf16' publish --type bf16
+	refuses '3 bytes are not a whole number of bf16, which has 2' publish --size 3
+	refuses '--target is not for publish' publish --target wait
+	refuses '--plot is not for publish' publish --plot x.png
+	refuses '--changed is for publish$' put --changed 1
+	refuses '--changed is for the kernel delta, and not for fetch$' publish --kernel fetch --changed 1
+	refuses 'a number from 0 to 100' publish --changed 101
 	refuses 'there is none of that name in table; there is push, pull, push-pull, push-then-pull, elastic, push-rows, pull-rows, pull-beside, snapshot$' table --kernel pul
 	for n in 1 5; do
 		refuses "-n $n: for table it is 2, 3 (two workers) or 4 (two of each)" table -n $n
@@ -479,4 +515,4 @@ test_bench() { # not how fast: that it measures and judges
 	check "status 2" is $status 2
 }
 
-run_tests "tests gossip gpu allreduce shared verbs memory tables snapshots batches table launchers failure refusals plot bench" "$@"
+run_tests "tests gossip publish gpu allreduce shared verbs memory tables snapshots batches table launchers failure refusals plot bench" "$@"

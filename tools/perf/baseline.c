@@ -256,13 +256,13 @@ int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 		ways[0] = (struct tt_perf_way){ .copy = 0 };
 		return 1;
 	}
-	if (tt_perf_is_beside(p)) {
+	if (tt_perf_is_beside(p) || tt_perf_has_readers(p)) {
 		ways[0] = (struct tt_perf_way){ .copy = 0 };
 		return 1;
 	}
 	if (p->bare)
 		return p->bare->ways(p, ways);
-	if (p->shared.part)
+	if (p->shared.part || (p->test->publishes && !tt_perf_is_fetch(p)))
 		return tt_perf_shared_ways(p, ways);
 	if (tt_perf_moved(p) <= TT_PERF_BY_RATE && !p->test->streams) {
 		ways[0] = (struct tt_perf_way){ .chunk = TT_PERF_BY_RATE, .block = !poll };
@@ -284,7 +284,7 @@ static const char *shape_of(const struct tt_perf *p)
 	if (tt_perf_is_gossip(p))
 		return "round trip: one byte asks, the bytes come, and are averaged";
 	if (p->test->one_sided)
-		return p->test->ours == tt_perf_get ? "round trip: one byte asks, the bytes come"
+		return p->test->ours == tt_perf_get || tt_perf_is_fetch(p) ? "round trip: one byte asks, the bytes come"
 		                                    : "round trip: the bytes, one byte back";
 	return "ping-pong, half a round trip";
 }
@@ -305,6 +305,10 @@ void tt_perf_word_baseline(const struct tt_perf *p, const struct tt_perf_way *wa
 	}
 	if (p->test->gpu) {
 		tt_perf_word_gpu(p, text, room);
+		return;
+	}
+	if (p->test->publishes && !tt_perf_is_fetch(p)) {
+		tt_perf_word_publication(p, way, text, room);
 		return;
 	}
 	if (p->bare) {

@@ -259,7 +259,7 @@ static int describe(struct tt_perf *p, bool bare, struct end *mine)
 
 int tt_perf_open_verbs(struct tt_perf *p)
 {
-	bool one_by_one = (p->test->one_sided && !tt_perf_is_gossip(p)) || goes_back(p);
+	bool one_by_one = (p->test->one_sided && !tt_perf_is_gossip(p) && !p->test->publishes) || goes_back(p);
 	bool bare = one_by_one && !p->options.no_baseline;
 	struct end end[2] = { 0 };
 	int err;

@@ -300,6 +300,10 @@ int tt_perf_fill(struct tt_perf *p)
 		return tt_perf_fill_gpu(p);
 	if (tt_perf_is_gossip(p) && !p->order.baseline)
 		return tt_perf_open_gossip(p);
+	if (p->test->publishes && !p->order.baseline)
+		return tt_perf_open_publication(p);
+	if (p->test->publishes && !tt_perf_is_fetch(p))
+		return 0; /* the copy is of what is published */
 	if (p->test->local) {
 		fill_memory(p);
 	} else if (tt_perf_is_gossip(p)) {
@@ -324,7 +328,7 @@ void tt_perf_clear(struct tt_perf *p)
 
 int tt_perf_check(struct tt_perf *p)
 {
-	bool gets = p->test->ours == tt_perf_get || p->test->ours == tt_perf_stream_gets;
+	bool gets = p->test->ours == tt_perf_get || p->test->ours == tt_perf_stream_gets || tt_perf_is_fetch(p);
 
 	if (p->test->local)
 		return check_memory(p);
@@ -332,6 +336,8 @@ int tt_perf_check(struct tt_perf *p)
 		return check_table(p);
 	if (p->test->gpu)
 		return tt_perf_check_gpu(p);
+	if (p->test->publishes && !(p->order.baseline && gets))
+		return tt_perf_check_publication(p);
 	if (p->test->collective)
 		return check_numbers(p);
 	if (p->rank > 1)

@@ -103,6 +103,15 @@ static const struct tt_perf_kernel kernels[] = {
 	  .calls = TT_PERF_PULL | TT_PERF_BESIDE },
 	{ .test = "table", .name = "snapshot", .sentence = "a snapshot while another worker pushes",
 	  .calls = TT_PERF_PULL | TT_PERF_BESIDE | TT_PERF_SNAPSHOT },
+	{ .test = "publish", .name = "version", .sentence = "a publish of a version: one copy",
+	  .calls = TT_PERF_VERSION },
+	{ .test = "publish", .name = "commit", .sentence = "begin and commit in place", .calls = TT_PERF_COMMIT },
+	{ .test = "publish", .name = "fetch", .sentence = "a fetch of what rank 1 has published",
+	  .calls = TT_PERF_FETCH },
+	{ .test = "publish", .name = "readers", .sentence = "a publish while all other ranks fetch; processor time",
+	  .calls = TT_PERF_VERSION | TT_PERF_READERS },
+	{ .test = "publish", .name = "delta", .sentence = "a commit in place that keeps a delta",
+	  .calls = TT_PERF_DELTA },
 	{ .test = "gpu", .name = "copy", .sentence = "the driver's copy, the ceiling of what follows",
 	  .calls = TT_PERF_GPU_COPY },
 	{ .test = "gpu", .name = "blend", .sentence = "a = (a + b) / 2", .scaled = true, .calls = TT_PERF_GPU_BLEND },
@@ -168,7 +177,7 @@ int tt_perf_take_kernel(struct tt_perf *p)
 	p->options.type = (tutti_type)p->order.type;
 	if (p->test->table)
 		return tt_perf_open_table(p);
-	if (p->test->gpu)
+	if (p->test->gpu || p->test->publishes)
 		return 0;
 	if (p->kernel->run == tt_perf_run_update)
 		return tt_perf_open_update(p);

@@ -9,36 +9,43 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
+/* An iteration of ours, of the baseline over bare sockets, and of that in bare memory. */
+#define ITERATION(mine, raw, in_memory) .ours = mine, .baseline = raw, .shared = in_memory
+
 const struct tt_perf_test tt_perf_tests[] = {
-	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
-	  tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong, false, false, false, false },
-	{ "message", "half a round trip of a message, answered by another", 8, 4 * MIB, .ours = tt_perf_message,
-	  .baseline = tt_perf_raw_pingpong, .shared = tt_perf_shared_pingpong },
-	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false,
-	  tt_perf_put, tt_perf_raw_put, tt_perf_shared_put, false, false, false, false },
-	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false,
-	  tt_perf_get, tt_perf_raw_get, tt_perf_shared_get, false, false, false, false },
-	{ "stream", "many puts under way at once (with --get: gets)", 64 * KIB, 64 * MIB, true, false, true,
-	  tt_perf_stream_puts, tt_perf_raw_stream_puts, tt_perf_shared_stream_puts, false, false, false, false },
-	{ "allreduce", "an all-reduce over all ranks, in place", 4 * KIB, 64 * MIB, false, true, false,
-	  tt_perf_allreduce, tt_perf_raw_allreduce, tt_perf_shared_allreduce, false, false, false, false },
-	{ "reduce", "the kernels that combine vectors, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false, false },
-	{ "copy", "ways to copy memory, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false, false },
-	{ "update", "a table's update rules, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false, false },
+	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB,
+	  ITERATION(tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong) },
+	{ "message", "half a round trip of a message, answered by another", 8, 4 * MIB,
+	  ITERATION(tt_perf_message, tt_perf_raw_pingpong, tt_perf_shared_pingpong) },
+	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, .one_sided = true,
+	  ITERATION(tt_perf_put, tt_perf_raw_put, tt_perf_shared_put) },
+	{ "get", "a get, until its bytes are here", 8, 4 * MIB, .one_sided = true,
+	  ITERATION(tt_perf_get, tt_perf_raw_get, tt_perf_shared_get) },
+	{ "stream", "many puts under way at once (with --get: gets)", 64 * KIB, 64 * MIB, .one_sided = true,
+	  .streams = true, ITERATION(tt_perf_stream_puts, tt_perf_raw_stream_puts, tt_perf_shared_stream_puts) },
+	{ "allreduce", "an all-reduce over all ranks, in place", 4 * KIB, 64 * MIB, .collective = true,
+	  ITERATION(tt_perf_allreduce, tt_perf_raw_allreduce, tt_perf_shared_allreduce) },
+	{ "reduce", "the kernels that combine vectors, beside STREAM's loops", 256 * MIB, 256 * MIB, .collective = true,
+	  .local = true, ITERATION(tt_perf_run_kernel, tt_perf_raw_stream, NULL) },
+	{ "copy", "ways to copy memory, beside STREAM's loops", 256 * MIB, 256 * MIB, .collective = true, .local = true,
+	  ITERATION(tt_perf_run_kernel, tt_perf_raw_stream, NULL) },
+	{ "update", "a table's update rules, beside STREAM's loops", 256 * MIB, 256 * MIB, .collective = true,
+	  .local = true, ITERATION(tt_perf_run_kernel, tt_perf_raw_stream, NULL) },
 	{ "table", "pushes to and pulls from a table; even ranks are workers, odd ones servers", 4 * KIB, 64 * MIB,
-	  false, false, false, tt_perf_table, tt_perf_raw_table, tt_perf_shared_table, false, true, false, false },
-	{ "gossip", "a fetch of rank 1's published model of f32, averaged into rank 0's", 4 * KIB, 64 * MIB, true,
-	  false, false, tt_perf_gossip, tt_perf_raw_gossip, tt_perf_shared_gossip, false, false, true, false },
+	  .table = true, ITERATION(tt_perf_table, tt_perf_raw_table, tt_perf_shared_table) },
+	{ "gossip", "a fetch of rank 1's published model of f32, averaged into rank 0's", 4 * KIB, 64 * MIB,
+	  .one_sided = true, .gossips = true,
+	  ITERATION(tt_perf_gossip, tt_perf_raw_gossip, tt_perf_shared_gossip) },
+	{ "publish", "versions of a model of bf16: publishes, fetches, deltas", 4 * MIB, 64 * MIB, .one_sided = true,
+	  .publishes = true,
+	  ITERATION(tt_perf_publication, tt_perf_raw_publication, tt_perf_shared_publication) },
 	{ "gpu", "copies and averages in a GPU's memory; puts and gets of it, beside host memory", 256 * MIB, 256 * MIB,
-	  .one_sided = true, .ours = tt_perf_gpu, .baseline = tt_perf_raw_gpu, .gpu = true },
+	  .one_sided = true, .gpu = true, ITERATION(tt_perf_gpu, tt_perf_raw_gpu, NULL) },
 	{ .name = NULL },
 };
 static const struct tt_perf_test gets = {
-	"stream", "", 64 * KIB, 64 * MIB, true, false, true, tt_perf_stream_gets, tt_perf_raw_stream_gets,
-	tt_perf_shared_stream_gets, false, false, false, false
+	"stream", "", 64 * KIB, 64 * MIB, .one_sided = true, .streams = true,
+	ITERATION(tt_perf_stream_gets, tt_perf_raw_stream_gets, tt_perf_shared_stream_gets)
 };
 
 static const struct name {
@@ -160,7 +167,7 @@ static int print_help(void)
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
 		print_test(t);
 	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1; "
-	       "pull-beside, snapshot: 3).\n"
+	       "pull-beside, snapshot: 3; readers: 4).\n"
 	       "                        Under a launcher each process is one rank\n"
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"
@@ -174,10 +181,12 @@ static int print_help(void)
 	       "      --get             stream: gets\n"
 	       "      --brought         allreduce: of memory that the caller has brought, not of tutti_alloc's;\n"
 	       "                        over shm the better one of two baselines counts: slots, process_vm_readv\n"
-	       "      --kernel NAME     reduce, copy, update, table, gpu: one of theirs; by default "
-	       "all\n"
+	       "      --kernel NAME     reduce, copy, update, table, publish, gpu: one of theirs; by "
+	       "default all\n"
 	       "      --inputs N        reduce: how many vectors are combined where any number can be; 4 by default\n"
 	       "      --threads N       update: by how many threads of each rank, the baseline too; 1 by default\n"
+	       "      --changed PERCENT publish: how many elements differ from version to version, for deltas; "
+	       "1 by default\n"
 	       "      --no-baseline     measure Tutti alone\n"
 	       "  -t, --transport NAME  which transport; by default what TUTTI_TRANSPORTS says\n"
 	       "  -e, --explain         say which transport and settings there are, and why\n"
@@ -191,12 +200,13 @@ static int print_help(void)
 	       "  tutti perf allreduce -n 4 --size 4K..64M --json\n"
 	       "  tutti perf update --kernel adam\n"
 	       "  tutti perf table -n 4 --kernel push --size 64M\n"
+	       "  tutti perf publish --kernel fetch --transport tcp\n"
 	       "  tutti run -n 2 tutti perf put --size 8 --target compute\n");
 	return 0;
 }
 
 enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER, LONG_KERNEL, LONG_INPUTS, LONG_THREADS,
-       LONG_BROUGHT, LONG_NO_BASELINE };
+       LONG_BROUGHT, LONG_NO_BASELINE, LONG_CHANGED };
 static const struct option known[] = {
 	{ "ranks", required_argument, NULL, 'n' }, { "size", required_argument, NULL, 's' },
 	{ "iters", required_argument, NULL, 'i' },
@@ -205,6 +215,7 @@ static const struct option known[] = {
 	{ "get", no_argument, NULL, LONG_GET }, { "brought", no_argument, NULL, LONG_BROUGHT },
 	{ "kernel", required_argument, NULL, LONG_KERNEL }, { "inputs", required_argument, NULL, LONG_INPUTS },
 	{ "threads", required_argument, NULL, LONG_THREADS },
+	{ "changed", required_argument, NULL, LONG_CHANGED },
 	{ "no-baseline", no_argument, NULL, LONG_NO_BASELINE },
 	{ "transport", required_argument, NULL, 't' }, { "explain", no_argument, NULL, 'e' },
 	{ "json", no_argument, NULL, 'j' },
@@ -213,7 +224,7 @@ static const struct option known[] = {
 };
 
 struct seen { /* options on the command line that only some tests take */
-	bool type, rule, target, get, iters, seconds, inputs, threads;
+	bool type, rule, target, get, iters, seconds, inputs, threads, changed;
 	const char *kernel, *ranks;
 };
 
@@ -232,6 +243,10 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 	case LONG_THREADS:
 		err = tt_tool_take_int("perf", "--threads", optarg, 1, TT_PERF_THREADS, &o->threads);
 		seen->threads = true;
+		break;
+	case LONG_CHANGED:
+		err = tt_tool_take_number("perf", "--changed", optarg, 0, 100, &o->changed);
+		seen->changed = true;
 		break;
 	case 's': err = take_sizes(o, optarg); break;
 	case 'i':
@@ -340,18 +355,35 @@ static int check_gpu(struct tt_perf_options *o, const struct seen *seen)
 	return 0;
 }
 
+/* The model is of bf16. */
+static int check_publish(struct tt_perf_options *o, const struct seen *seen)
+{
+	if (seen->target || o->plot)
+		return tt_tool_refuse("perf", "%s is not for publish", o->plot ? "--plot" : "--target");
+	if (o->ranks > TT_PERF_PUBLISH_RANKS)
+		return tt_tool_refuse("perf", "-n %d: for publish it is 2 to %d", o->ranks, TT_PERF_PUBLISH_RANKS);
+	if (seen->changed && o->kernel && !(o->kernel->calls & TT_PERF_DELTA))
+		return tt_tool_refuse("perf", "--changed is for the kernel delta, and not for %s", o->kernel->name);
+	return 0;
+}
+
+static bool has_elements(const struct tt_perf_test *t)
+{
+	return t->collective || t->table || t->gossips || t->gpu || t->publishes;
+}
+
 /* Checks that need several options. */
 static int check_together(struct tt_perf_options *o, const struct seen *seen)
 {
 	const struct tt_perf_test *t = o->test;
-	size_t element = tt_perf_type_size(o->type);
+	size_t element = tt_perf_type_size(t->publishes ? TUTTI_BF16 : o->type);
 
 	bool copies = !strcmp(t->name, "copy"), combines = !strcmp(t->name, "reduce") || (t->collective && !t->local);
 	int err;
 
 	if (seen->type && !t->table && !t->gpu && (!t->collective || copies))
-		return tt_tool_refuse("perf", "--type is for allreduce, reduce, update, table and gpu: %s moves bytes",
-		                      t->name);
+		return tt_tool_refuse("perf", "--type is for allreduce, reduce, update, table and gpu: %s moves %s",
+		                      t->name, t->publishes ? "bf16" : "bytes");
 	if (tt_perf_is_small(o->type) && !combines)
 		return tt_tool_refuse("perf", "--type %s is for allreduce and reduce", o->type_name);
 	if (o->type == TUTTI_BOOL && o->rule == TUTTI_AVERAGE)
@@ -359,21 +391,27 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	if (seen->rule && !combines)
 		return tt_tool_refuse("perf", "--rule is for allreduce and reduce%s",
 		                      t->local && !copies ? "; an update rule is a --kernel" : "");
-	if (seen->kernel && !t->local && !t->table && !t->gpu)
-		return tt_tool_refuse("perf", "--kernel is for reduce, copy, update, table and gpu, which have "
-		                              "kernels");
+	if (seen->kernel && !tt_perf_kernel_of(t->name, 0))
+		return tt_tool_refuse("perf", "--kernel is for reduce, copy, update, table, publish and gpu, "
+		                              "which have kernels");
 	if (seen->inputs && (!t->local || !combines))
 		return tt_tool_refuse("perf", "--inputs is for reduce");
+	if (seen->changed && !t->publishes)
+		return tt_tool_refuse("perf", "--changed is for publish");
 	if (seen->threads && strcmp(t->name, "update"))
 		return tt_tool_refuse("perf", "--threads is for update");
 	if (seen->ranks && (err = tt_tool_take_int("perf", "-n", seen->ranks, t->local || t->table ? 1 : 2,
 	                                           TT_PERF_RANKS, &o->ranks)))
 		return err;
-	if ((t->local || t->table || t->gpu) && (err = check_kernel(o, seen->kernel)))
+	if (t->publishes) {
+		o->type = TUTTI_BF16;
+		o->type_name = "bf16";
+	}
+	if (tt_perf_kernel_of(t->name, 0) && (err = check_kernel(o, seen->kernel)))
 		return err;
 	if ((t->local && (err = check_local(o, seen, copies))) || (t->table && (err = check_table(o))))
 		return err;
-	if (t->gpu && (err = check_gpu(o, seen)))
+	if ((t->gpu && (err = check_gpu(o, seen))) || (t->publishes && (err = check_publish(o, seen))))
 		return err;
 	if (seen->target && !t->one_sided)
 		return tt_tool_refuse("perf", "--target is for put, get and stream: in %s all ranks take part",
@@ -390,7 +428,7 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		o->first = t->first;
 		o->last = t->last;
 	}
-	if ((t->collective || t->table || t->gossips || t->gpu) && (o->first % element || o->last % element))
+	if (has_elements(t) && (o->first % element || o->last % element))
 		return tt_tool_refuse("perf", "--size: %zu bytes are not a whole number of %s, which has %zu",
 		                      o->first % element ? o->first : o->last, o->type_name, element);
 	o->name = t->name;
@@ -407,7 +445,8 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 	int c, err;
 
 	*o = (struct tt_perf_options){
-		.seconds = 1, .type_name = "f32", .rule_name = "sum", .inputs = 4, .threads = 1
+		.seconds = 1, .type_name = "f32", .rule_name = "sum", .inputs = 4, .threads = 1,
+		.changed = 1,
 	};
 	while ((c = getopt_long(argc, argv, ":n:s:i:T:t:ejp:h", known, NULL)) != -1) {
 		if (c == 'h')
@@ -417,7 +456,8 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 	}
 	if (optind >= argc)
 		return tt_tool_refuse("perf", "a test is missing: pingpong, message, put, get, stream, allreduce, "
-		                              "reduce, copy, update, table, gossip or gpu; see `tutti perf --help`");
+		                              "reduce, copy, update, table, gossip, publish or gpu; see "
+		                              "`tutti perf --help`");
 	if ((err = take_test(o, argv[optind])))
 		return err;
 	if (optind + 1 < argc)

@@ -63,7 +63,7 @@ void tt_perf_print_head(const struct tt_perf *p)
 		       tt_perf_servers(p) == 1 ? "" : "s", o->type_name);
 	else if (p->test->collective)
 		printf(", %s of %s", o->rule_name, o->type_name);
-	if (p->test->one_sided)
+	if (p->test->one_sided && !p->test->publishes)
 		printf(", rank 1 %s", o->compute ? "computes" : "waits in a call");
 	if (*port[0].name)
 		printf("\nverbs from %s, GID %d %s, to %s, GID %d %s; MTU %d", port[0].name, port[0].gid_index,
@@ -90,6 +90,33 @@ static void print_snapshots(const struct tt_perf *p, const struct tt_perf_row *r
 	       "the writer: %.2f GB/s, beside pulls %.2f\n", "", (unsigned long long)b->retries,
 	       (unsigned long long)b->refused, (unsigned long long)b->torn, writer_rate(p, row, 0), writer_rate(p, row,
 	        1));
+}
+
+static double reads_rate(const struct tt_perf_row *row, const struct tt_perf_reads *all)
+{
+	return all->spent ? (double)all->fetches * (double)row->bytes / (double)all->spent : 0;
+}
+
+static void print_readers(const struct tt_perf *p, const struct tt_perf_row *row)
+{
+	struct tt_perf_reads all = tt_perf_all_reads(p);
+
+	printf("%10s  %d readers: %llu fetches, %.2f GB/s; %llu were overtaken too often\n", "", p->size - 1,
+	       (unsigned long long)all.fetches, reads_rate(row, &all), (unsigned long long)all.refused);
+}
+
+static void print_delta(const struct tt_perf *p)
+{
+	struct tt_perf_delta d = tt_perf_last_delta(p);
+
+	printf("%10s  %zu elements changed: ", "", d.changed);
+	if (d.bytes && d.changed)
+		printf("%zu bytes, %.2f of the elements and the entropy of their gaps\n", d.bytes,
+		       (double)d.bytes / d.ideal);
+	else if (d.bytes)
+		printf("%zu bytes\n", d.bytes);
+	else
+		printf("no delta\n");
 }
 
 bool tt_perf_has_busbw(const struct tt_perf *p) { return p->test->collective && !p->test->local; }
@@ -134,6 +161,10 @@ static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 	print_words(p, row);
 	if (tt_perf_is_snapshot(p))
 		print_snapshots(p, row);
+	if (tt_perf_has_readers(p))
+		print_readers(p, row);
+	if (tt_perf_has_deltas(p))
+		print_delta(p);
 }
 
 /* What a file of rows needs later: which version, on which host, when. */
@@ -152,7 +183,8 @@ static void print_run(void)
 
 static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 {
-	const char *type = p->test->collective || p->test->table || p->test->gpu ? p->options.type_name : "byte";
+	const char *type = p->test->collective || p->test->table || p->test->gpu || p->test->publishes ?
+	                   p->options.type_name : "byte";
 	const struct tt_perf_beside *b = &p->beside;
 	const struct tt_perf_port *port = p->ports;
 
@@ -180,6 +212,15 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 		       "\"writer_gb_per_s\": %.6g, \"baseline_writer_gb_per_s\": %.6g", (unsigned long long)b->retries,
 		       (unsigned long long)b->refused, (unsigned long long)b->torn, writer_rate(p, row, 0),
 		       writer_rate(p, row, 1));
+	if (tt_perf_has_readers(p)) {
+		struct tt_perf_reads all = tt_perf_all_reads(p);
+		printf(", \"fetches\": %llu, \"refused\": %llu, \"readers_gb_per_s\": %.6g",
+		       (unsigned long long)all.fetches, (unsigned long long)all.refused, reads_rate(row, &all));
+	}
+	if (tt_perf_has_deltas(p)) {
+		struct tt_perf_delta d = tt_perf_last_delta(p);
+		printf(", \"changed\": %zu, \"delta_bytes\": %zu, \"ideal_bytes\": %.0f", d.changed, d.bytes, d.ideal);
+	}
 	printf("}\n");
 }
 

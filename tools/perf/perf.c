@@ -45,7 +45,7 @@ static int meet(struct tt_perf *p, struct tt_perf_samples *s)
 {
 	int err = tutti_barrier(p->job, NULL);
 
-	s->last = tt_now();
+	s->last = tt_perf_clock(s);
 	return err;
 }
 
@@ -57,7 +57,9 @@ static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, l
 
 	for (long i = 0; i < warm && !err; i++)
 		err = once(p);
-	begun = s->last = tt_now();
+	s->cpu = tt_perf_has_readers(p);
+	begun = tt_now();
+	s->last = tt_perf_clock(s);
 	s->done = 0;
 	s->spent = 0;
 	s->apart = p->test->collective || (p->test->table && tt_perf_workers(p) > 1 && !tt_perf_is_beside(p));
@@ -80,8 +82,11 @@ static int act(struct tt_perf *p, long warm, long iterations)
 {
 	const struct tt_perf_test *t = p->test;
 	bool baseline = p->order.baseline, one_sided = t->one_sided && !baseline;
+	bool read = tt_perf_has_readers(p) && !baseline;
 	int err, end = 0;
 
+	if (read && p->rank)
+		return tt_perf_read_meanwhile(p);
 	if (!t->collective && !t->table && p->rank > 1)
 		return 0;
 	if (one_sided && p->rank == 1)
@@ -90,7 +95,7 @@ static int act(struct tt_perf *p, long warm, long iterations)
 	if (!baseline)
 		end = tt_perf_finish(p);
 	if (one_sided && !err)
-		err = tt_perf_end_target(p);
+		err = read ? tt_perf_end_readers(p) : tt_perf_end_target(p);
 	if (tt_perf_has_writer(p) && !p->rank && !err)
 		err = tt_perf_end_writer(p);
 	return err ? err : end;
@@ -125,7 +130,7 @@ static int check(struct tt_perf *p)
 	return err;
 }
 
-static bool has_kernels(const struct tt_perf_test *t) { return t->local || t->table || t->gpu; }
+static bool has_kernels(const struct tt_perf_test *t) { return t->local || t->table || t->gpu || t->publishes; }
 
 /* A broadcast does not wait for its receivers: the barrier keeps ranks from the next order until all have ended. */
 static int obey(struct tt_perf *p)
@@ -344,6 +349,7 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	row->p99 = quantile(&p->samples[0], 0.99) * part;
 	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) :
 	             p->test->gpu   ? tt_perf_moved_gpu(p) :
+	             p->test->publishes && !tt_perf_is_beside_publication(p->kernel) ? 0 : /* a commit moves no bytes */
 	                              tt_perf_moved(p);
 	if (p->has_baseline) {
 		row->baseline = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
@@ -416,6 +422,8 @@ static int run_kernel(struct tt_perf *p, const struct tt_perf_options *o, uint32
 		p->options.type_name = o->test->gpu && !tt_perf_computes_on_gpu(k) ? "byte" : tt_perf_type_name(type);
 	if (o->test->gpu)
 		p->has_baseline = !o->no_baseline && tt_perf_is_beside_gpu(k);
+	if (o->test->publishes)
+		p->has_baseline = !o->no_baseline && tt_perf_is_beside_publication(k);
 	p->order.kernel = kernel;
 	p->order.type = type;
 	for (int i = 0; i < count_rows(o) && !err && !tt_perf_write_error(); i++, bytes *= 2) {
@@ -500,6 +508,7 @@ static int open_buffers(struct tt_perf *p)
 	p->open = open;
 	p->told = (_Atomic uint64_t *)(void *)(p->open + room);
 	p->writer = (struct tt_perf_writer *)(void *)(p->open + room + TT_PERF_LINE);
+	p->reads = (struct tt_perf_reads *)(void *)(p->open + room + 2 * TT_PERF_LINE);
 	err = tutti_window_open(p->job, "tutti perf", p->open, room + PAGE, &p->window);
 	return err || !p->test->gpu ? err : tt_perf_open_gpu(p);
 }
@@ -513,6 +522,7 @@ static void close_rank(struct tt_perf *p)
 	tt_perf_close_memory(p);
 	tt_perf_close_table(p);
 	tt_perf_close_gossip(p);
+	tt_perf_close_publication(p);
 	tt_perf_close_gpu(p);
 	tutti_window_close(p->window);
 	for (int side = 0; side < 2; side++)
@@ -607,13 +617,22 @@ static int run_rank(struct tt_perf *p)
 	return err ? err : status ? status : say_if_unwritten();
 }
 
-static int ranks_max(const struct tt_perf_options *o) { return o->test->table ? TT_PERF_TABLE_RANKS : TT_PERF_RANKS; }
+static int ranks_max(const struct tt_perf_options *o)
+{
+	return o->test->table ? TT_PERF_TABLE_RANKS : o->test->publishes ? TT_PERF_PUBLISH_RANKS : TT_PERF_RANKS;
+}
 
 static int ranks_min(const struct tt_perf_options *o)
 {
 	bool beside = o->kernel && o->kernel->calls & TT_PERF_BESIDE; /* rank 2 pushes */
 
 	return o->test->local ? 1 : beside ? 3 : 2;
+}
+
+/* Without -n. */
+static int ranks_usual(const struct tt_perf_options *o)
+{
+	return o->kernel && o->kernel->calls & TT_PERF_READERS ? TT_PERF_PUBLISH_RANKS : ranks_min(o);
 }
 
 int tt_perf_measure(const struct tt_perf_options *o, tutti *job)
@@ -696,5 +715,5 @@ int tt_tool_perf(int argc, char **argv)
 		return be_rank(&options); /* without a launcher: a job of one */
 	if ((status = tt_perf_can_plot(&options)))
 		return status;
-	return start_ranks(argc, argv, options.ranks ? options.ranks : ranks_min(&options));
+	return start_ranks(argc, argv, options.ranks ? options.ranks : ranks_usual(&options));
 }

@@ -9,6 +9,7 @@
  *                 baseline_verbs.c: by bare queue pairs, for verbs
  *   table.c    a table's pushes and pulls; rows.c: of rows; beside.c: beside another worker's pushes
  *   average.c  gossip; exchanges with a center
+ *   publish.c  publishes, fetches and deltas of a publication
  *   gpu.c      memory of GPUs
  *   memory.c   kernels in each rank's own memory; update.c: update rules; stream.c: their baseline
  *   explain.c  the output of --explain
@@ -19,6 +20,7 @@
 #include "tools/tools.h"
 #include "transport/copy.h"
 #include <sys/types.h>
+#include <time.h>
 
 enum {
 	TT_PERF_WINDOW = 16,          /* operations in flight in a stream ... */
@@ -29,6 +31,8 @@ enum {
 	TT_PERF_TICK_US = 1000,       /* how late the background thread may poll while the program computes */
 	TT_PERF_RANKS = 4096,
 	TT_PERF_TABLE_RANKS = 4,      /* the largest ring in which each worker is next to each server */
+	TT_PERF_PUBLISH_RANKS = 4,    /* a publisher and three readers */
+	TT_PERF_VERSIONS = 3,         /* buffers of a publisher */
 	TT_PERF_VECTORS = 17,         /* of a kernel in memory: --inputs, and the output */
 	TT_PERF_THREADS = 65,         /* a pool's, and the caller */
 	TT_PERF_LINE = 64,
@@ -49,6 +53,7 @@ struct tt_perf_test {
 	bool table;                   /* the ranks are workers and servers of a table; a kernel is a call */
 	bool gossips;                 /* rank 0 averages rank 1's model into its own */
 	bool gpu;                     /* rank 0 acts on a GPU's memory; a kernel is what it does */
+	bool publishes;               /* rank 0 publishes or fetches versions; a kernel is which call */
 };
 
 enum {
@@ -62,6 +67,10 @@ enum {
 	TT_PERF_GPU_COPY = 0x100, TT_PERF_GPU_BLEND = 0x200, TT_PERF_GPU_SCALE = 0x400, TT_PERF_GPU_DOWN = 0x800,
 	TT_PERF_GPU_UP = 0x1000, TT_PERF_GPU_PUT = 0x2000, TT_PERF_GPU_GET = 0x4000, TT_PERF_GPU_FETCH = 0x8000,
 	TT_PERF_GPU_GOSSIP = 0x10000,
+	/* of `publish` */
+	TT_PERF_VERSION = 0x20000, TT_PERF_COMMIT = 0x40000, TT_PERF_FETCH = 0x80000,
+	TT_PERF_READERS = 0x100000,   /* a publish while others fetch */
+	TT_PERF_DELTA = 0x200000,     /* a commit that keeps a delta */
 };
 
 struct tt_perf_kernel {
@@ -92,12 +101,14 @@ struct tt_perf_options {
 	bool any_type;                /* local tests: all types, without --type */
 	int inputs;                   /* of kernels that take any number */
 	int threads;                  /* of update */
+	double changed;               /* of publish-delta: percent of the elements */
 };
 
 struct tt_perf_samples {
 	double *at;                   /* microseconds an iteration; NULL: not wanted */
 	size_t count;
 	bool apart;                   /* untimed work lies between iterations */
+	bool cpu;                     /* processor time of this thread, not time that passes */
 	long per, done;               /* iterations in a sample; those since the last sample */
 	uint64_t last, spent;         /* the last read of the clock; nanoseconds of those done */
 	double elapsed;               /* seconds of the last batch */
@@ -128,6 +139,25 @@ struct tt_perf_beside { /* of snapshots, since the row began */
 
 struct tt_perf_writer { /* [0]: beside ours, [1]: beside the baseline */
 	uint64_t pushes[2], spent[2]; /* nanoseconds */
+};
+
+struct tt_perf_publication { /* of a row */
+	tutti_publisher *publisher;   /* NULL: this rank reads, or does nothing */
+	tutti_reader *reader;
+	tutti_fetched got;
+	uint64_t version;             /* the newest */
+	size_t changed;               /* elements, from each version to each other one */
+	void *copy[TT_PERF_VERSIONS]; /* the baseline's buffers ... */
+	int newest;                   /* ... and which of them was written last */
+};
+
+struct tt_perf_reads { /* of a reader, since the row began */
+	uint64_t fetches, refused, spent; /* spent: nanoseconds */
+};
+
+struct tt_perf_delta {
+	size_t changed, bytes;        /* elements; 0 bytes: the version has none */
+	double ideal;                 /* bytes of the elements, and the entropy of the gaps between them */
 };
 
 struct tt_perf_row {
@@ -184,11 +214,13 @@ struct tt_perf {
 	int flight;                   /* operations in flight */
 	uint8_t *local, *open;        /* `most` bytes each: the source, and the window */
 	_Atomic uint64_t *told;       /* in the window, behind the bytes: a word for a computing target ... */
-	struct tt_perf_writer *writer; /* ... and rank 2's figures */
+	struct tt_perf_writer *writer; /* ... rank 2's figures ... */
+	struct tt_perf_reads *reads;  /* ... and each reader's */
 	tutti_window *window;
 	tutti_table *table, *others;  /* others: the table of the other worker's pushes; NULL: the same */
 	tutti_gossip *gossip;
 	struct tt_perf_gpu *gpu;
+	struct tt_perf_publication publication;
 	bool checking;                /* this iteration is not timed, but checked */
 	tutti_center *center;
 	void *heap;                   /* the other worker's delta */
@@ -210,13 +242,23 @@ struct tt_perf {
 	volatile double sink;         /* keeps the compiler from removing a computing target's work */
 };
 
+static inline uint64_t tt_perf_clock(const struct tt_perf_samples *s)
+{
+	struct timespec t;
+
+	if (!s->cpu)
+		return tt_now();
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000 * TT_MS + (uint64_t)t.tv_nsec;
+}
+
 static inline void tt_perf_mark(struct tt_perf_samples *s) /* an iteration has ended */
 {
 	uint64_t now;
 
 	if (!s->at || (++s->done < s->per && !s->apart))
 		return;
-	now = tt_now();
+	now = tt_perf_clock(s);
 	s->spent += now - s->last;
 	s->last = now;
 	if (s->done < s->per)
@@ -309,6 +351,23 @@ size_t tt_perf_moved_gpu(const struct tt_perf *);          /* bytes read and wri
 void tt_perf_word_gpu(const struct tt_perf *, char *text, size_t room);
 int tt_perf_fill_gpu(struct tt_perf *);
 int tt_perf_check_gpu(struct tt_perf *);
+
+/* publish.c */
+bool tt_perf_is_fetch(const struct tt_perf *);  /* a row of publish-fetch, and so on */
+bool tt_perf_has_readers(const struct tt_perf *);
+bool tt_perf_has_deltas(const struct tt_perf *);
+bool tt_perf_is_beside_publication(const struct tt_perf_kernel *); /* has it a baseline? */
+int tt_perf_open_publication(struct tt_perf *); /* at the begin of a row; closes the last row's */
+void tt_perf_close_publication(struct tt_perf *);
+int tt_perf_publication(struct tt_perf *);
+int tt_perf_raw_publication(struct tt_perf *);
+int tt_perf_shared_publication(struct tt_perf *);
+int tt_perf_read_meanwhile(struct tt_perf *);   /* a reader, until rank 0 has published enough ... */
+int tt_perf_end_readers(struct tt_perf *);      /* ... and says so */
+int tt_perf_check_publication(struct tt_perf *);
+void tt_perf_word_publication(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
+struct tt_perf_reads tt_perf_all_reads(const struct tt_perf *); /* of all readers; the time of the slowest */
+struct tt_perf_delta tt_perf_last_delta(const struct tt_perf *);
 
 /* memory.c */
 const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i); /* the i-th; NULL: none */
