@@ -1268,10 +1268,40 @@ static void test_patience(void)
 		}
 		CU_ASSERT_EQUAL(nets[0].err, late ? -ECONNRESET : -ETIMEDOUT);
 		CU_ASSERT(says(nets[0].why, late ? "acknowledges nothing" : "500 ms"));
+		CU_ASSERT(late || says(nets[0].why, "no full packet went through both ways"));
 		close_nets();
 	}
 	timeout_ms = 20000;
 	plug_default();
+}
+
+/* b's process stands still when a has come to this stage, or one further. */
+static void stop_other(enum tt_stage stage, const char *words)
+{
+	uint64_t end = tt_now() + PATIENCE;
+
+	row_name = words;
+	timeout_ms = 1000;
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	connect_to(1);
+	const enum tt_stage *now = &tt_container_of(nets[0].peer[1], struct tt_verbs_peer, base)->ops.stage;
+	for (int i = 0; *now < stage && tt_now() < end; i = !i)
+		tt_verbs.progress(nets[i].net);
+	CU_ASSERT(*now >= stage && *now < TT_STAGE_PROBE);
+	while (!nets[0].downs && tt_now() < end)
+		tt_verbs.progress(nets[0].net);
+	CU_ASSERT(nets[0].downs == 1 && nets[0].err == -ETIMEDOUT && says(nets[0].why, words));
+	close_nets();
+	timeout_ms = 20000;
+}
+
+static void test_stopped_other(void)
+{
+	stop_other(TT_STAGE_TERMS, "its process has not answered");
+	use_cm("fake_ib0");
+	stop_other(TT_STAGE_MEET, "librdmacm has not connected");
+	use_tcp();
 }
 
 /* What an adapter never gives back does not keep the peer for ever. */
@@ -1532,6 +1562,7 @@ static CU_TestInfo failure_tests[] = {
 	{ "choice", test_choice }, { "networks", test_networks }, { "passed over", test_passed_over },
 	{ "anew", test_anew }, { "named", test_named },
 	{ "room", test_room }, { "starved", test_starved }, { "patience", test_patience },
+	{ "the other process stands still", test_stopped_other },
 	{ "lost while pinning", test_lost_while_pinning },
 	{ "retries", test_retries }, { "leaks", test_leaks }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
