@@ -1518,11 +1518,13 @@ static void test_fork(void)
 static void program_orphan(tutti *job)
 {
 	if (my_rank == victim && !fork()) {
-		mine->child = getpid();
 		prctl(PR_SET_PDEATHSIG, 0);
+		mine->child = getpid();
 		sleep_ms(2 * HANG_MS);
 		_exit(0);
 	}
+	while (my_rank == victim && !mine->child)
+		sleep_ms(1); /* the child has closed its copies of the sockets */
 	kind = &kinds[1];
 	call_until_it_fails(job);
 }
