@@ -136,6 +136,8 @@ static void refuse(tutti *job, int shards, int shard, int shard_0, int wait, uin
 	CHECK(tutti_publisher_open(job, "refused", &w, 1, &c, &p) == -EINVAL && strstr(tutti_why(), word));
 }
 
+static atomic_int refused;
+
 static void refuse_some(tutti *job)
 {
 	int me = tutti_rank(job);
@@ -154,13 +156,17 @@ static void refuse_some(tutti *job)
 	refuse(job, 2, 1, 7, 0, 1, "member 7");
 	if (me == 0)
 		p = open_shard(job, part, (tutti_publisher_config){ .generation = 5 });
+	refused = 0;
 	meet(job);
 	if (me == 1) { /* not in this generation, nor with so many */
 		CHECK(open_part(job, part, (tutti_publisher_config){ .generation = 4, .shard = 1 }, &p) == -ESTALE);
 		CHECK(open_part(job, part, (tutti_publisher_config){ .generation = 6, .shard = 1 }, &p) == -ETIMEDOUT);
 		CHECK(strstr(tutti_why(), "generation 6"));
 		p = NULL;
+		refused = 1;
 	}
+	while (!refused) /* for as long as a barrier waits at most */
+		pass_time(TT_MS);
 	meet(job);
 	tutti_publisher_close(p);
 	free(part);
