@@ -954,6 +954,7 @@ int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 	struct tt_operation *r = tt_operation_begin(job, op, &stack, what, -1);
 	c->number = ++t->calls;
 	c->request = r;
+	c->blocks = !op;
 	r->words = &words;
 	r->timeout = t->timeout;
 	r->of = c;

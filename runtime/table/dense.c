@@ -126,12 +126,13 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 }
 
 /* Should the server read the delta in place, if it can? A delta of some KiB is then not copied into the lane and out of
- * it. Later pushes wait for the answer, so a short delta behind other pushes goes within a message. */
+ * it. Later pushes wait for the answer, which a program that computes may see late: so short deltas of started calls,
+ * and those behind other pushes, go within their messages. */
 static bool is_offered(const struct tt_send_queue *f, const struct tt_call_part *p, size_t bytes)
 {
 	if (is_large(p))
 		return true;
-	return bytes >= TT_PUSH_OFFERED && f->pushes.posted == f->pushes.answered &&
+	return bytes >= TT_PUSH_OFFERED && p->call->blocks && f->pushes.posted == f->pushes.answered &&
 	       tt_list_empty(&f->pushes.parts) && !gives_back(p) && !(p->call->table->flags & TUTTI_TABLE_FILTER);
 }
 

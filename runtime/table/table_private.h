@@ -323,6 +323,7 @@ struct tt_table_call {
 	const struct tt_call_kind *kind;
 	struct tt_operation *request;  /* NULL: ended for the program, but servers must still hear of the push */
 	bool begun;                  /* its parts have */
+	bool blocks;                 /* the caller waits for its end at once */
 	const char *delta;           /* NULL: a pull */
 	char *values;                /* NULL: a push */
 	struct tt_shadow shadow[2];  /* of delta and values of a dense call, if they are a device's */
