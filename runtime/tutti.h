@@ -1470,7 +1470,8 @@ void tutti_publisher_close(tutti_publisher *);
 /* Copies the tensors into a buffer and shows them as that version, with up to 4096 bytes of meta data. version: 1 or
  * more, above that of the last call, less than 2^60. Does not block, unless it is a shard. -EINVAL.
  *   Of a shard: readers see the newest version that all shards have. No shard writes over that version, so a shard that
- * is buffers / 2 versions ahead of the slowest one waits for it, shard_wait_ms at most, and never for a reader.
+ * is ahead of the slowest one by half of its buffers, rounded up, waits for that one, shard_wait_ms at most, and never
+ * for a reader.
  * -EAGAIN: it is still ahead; nothing was published. -ECONNRESET, -ENOTCONN: a shard is gone. -ESTALE: shard 0 has
  * closed the name; the version may have been published nevertheless. After these all shards close, and open the name
  * under a higher generation. */

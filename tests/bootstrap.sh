@@ -234,6 +234,22 @@ end
 	check "none is named" is "$flaky" ''
 }
 
+test_steps() {
+	make_tree passes
+	mkdir -p build
+	name="steps" status='' flaky=
+	echo "FAIL: late" > "$scratch/output"
+	check "a step passes then" passes step_again step-a true
+	check "it is named" is "$flaky" ' step-a'
+	check "its first output stays" has build/step-a.first.log '^FAIL: late'
+	flaky=
+	echo "FAIL: late" > "$scratch/output"
+	check "a step fails again" fails step_again step-b false
+	echo "ERROR: AddressSanitizer: overflow" > "$scratch/output"
+	check "a report stands" fails step_again step-c true
+	check "none of them is named" is "$flaky" ''
+}
+
 parts_end() { # line of output ...: do the parts pass once more? what they wrote is in `wrote`
 	flaky=
 	printf '%s\n' "$@" > "$scratch/output"
@@ -279,4 +295,4 @@ test_programs() {
 		builds check-verbs "$here/vm/check.sh"
 }
 
-run_tests "packages without_root flaky never_flaky valgrind chaos parts programs" "$@"
+run_tests "packages without_root flaky never_flaky valgrind chaos steps parts programs" "$@"

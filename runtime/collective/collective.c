@@ -351,7 +351,7 @@ static bool push(struct tt_coll *c)
 }
 
 /* Goes on with a call that polls shared memory. True: the call has ended, and is no more. */
-static bool look(struct tt_coll *c) { return c->poll && c->poll(c, false) && push(c); }
+static bool look_at_memory(struct tt_coll *c) { return c->poll && c->poll(c, false) && push(c); }
 
 void tt_coll_poll(struct tt_coll *c, bool (*how)(struct tt_coll *, bool asleep))
 {
@@ -720,7 +720,7 @@ static void end_for(struct tt_member *m)
 		const struct tt_seat *s = tt_group_find(c->group, m);
 		if (!s || !s->out || (tt_before(c->seq, s->finished) && !c->undecided))
 			continue;
-		if (look(c)) /* in shared memory the member had done its part */
+		if (look_at_memory(c)) /* in shared memory the member had done its part */
 			continue;
 		if (!tt_before(c->seq, s->finished))
 			fail(c, s->err, m->rank);
@@ -1180,8 +1180,10 @@ static void free_group(struct tutti *g)
 
 static void hang_up(struct tt_job *job, const struct tt_peer *peer)
 {
-	tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running)
-		look(c); /* while the memory that the peer's member wrote to is mapped */
+	/* The peer's rank may have finished its part of these calls, and its memory is about to be unmapped. */
+	if (job->engine.in_memory)
+		tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running)
+			look_at_memory(c);
 	tt_segment_lost(job, peer);
 	tt_hub_lost(job, peer);
 }

@@ -59,7 +59,8 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 
 	/* Events of nets and members */
 	void (*net_lost)(struct tt_job *, struct tt_net *);      /* its progress() failed: once a net */
-	void (*hangup)(struct tt_job *, const struct tt_peer *); /* this connection is about to close */
+	/* This connection is about to close. The function may end calls; it must not disconnect nor evict. */
+	void (*hangup)(struct tt_job *, const struct tt_peer *);
 	void (*up)(struct tt_member *);                 /* connected, or may be connected again: resume what waits */
 	void (*unreached)(struct tt_member *, int err); /* out of file descriptors: end with err what waits */
 	void (*reborn)(struct tt_member *);             /* restarted; the new process has sent nothing yet */

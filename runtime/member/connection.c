@@ -458,13 +458,19 @@ void tt_take_part(struct tt_member *m, struct tt_pack *p)
 
 /* ---- events ---- */
 
-static bool ask_better_nets(struct tt_member *m)
+/* Forgets why some nets did not lead to the member, and tries them again, if one of them is better than the net of its
+ * connection. */
+static bool ask_better_nets(struct tt_member *m, uint32_t forgotten)
 {
-	m->failed_ways = 0;
+	uint32_t failed = m->failed_ways;
+
+	m->failed_ways &= ~forgotten;
+	if (!has_better_net(m)) {
+		m->failed_ways = failed;
+		return false;
+	}
 	free(m->why_not);
 	m->why_not = NULL;
-	if (!has_better_net(m))
-		return false;
 	stand_by(m);
 	m->way = 0;
 	ask_nets(m);
@@ -477,7 +483,7 @@ void tt_link_is_at(struct tt_link *l, const char *addresses)
 
 	m->listed = (uint8_t)strlen(m->addr);
 	tt_address_add(m, addresses);
-	if (!ask_better_nets(m))
+	if (!ask_better_nets(m, UINT32_MAX))
 		tt_greeting_start(l);
 }
 
@@ -490,23 +496,48 @@ static bool has_unknown_net(const struct tt_member *m)
 }
 
 /* A node list has one address of each rank, and a rank may have started after a better net was tried. When it answers,
- * all of its nets are open: it is asked where, and they are tried once more. So are they where a process of this host
- * has not answered in time: no net of a host loses what is sent, so the process was stopped, or had no core. */
+ * all of its nets are open: it is asked where, and they are tried once more. */
+static bool ask_listed(struct tt_link *l)
+{
+	struct tt_member *m = l->member;
+
+	m->nets_again = true;
+	if (!has_unknown_net(m))
+		return ask_better_nets(m, UINT32_MAX);
+	tt_greeting_ask_where(l);
+	return true;
+}
+
+static uint32_t host_ways(const struct tt_member *m)
+{
+	uint32_t ways = 0;
+
+	for (int i = 0; i < count_ways(m); i++)
+		ways |= (uint32_t)net_of(m, i)->host_only << i;
+	return ways;
+}
+
+/* The nets of this host are also tried again if a process here answered too late. They lose nothing, so that process
+ * was stopped or had no core. */
+static bool ask_late(struct tt_link *l)
+{
+	struct tt_member *m = l->member;
+
+	m->nets_again = true;
+	if (!ask_better_nets(m, host_ways(m)))
+		return false;
+	tt_log(TT_INFO, "%s answers late, and over %s: this rank tries what is better once more",
+	       tt_member_label(m).text, l->peer->net->transport->name);
+	return true;
+}
+
 static bool look_further(struct tt_link *l)
 {
 	struct tt_member *m = l->member;
-	bool listed = tt_members(l->job)->node_list;
 
-	if (!m || m->link != l || m->nets_again || !(listed || m->late))
+	if (!m || m->link != l || m->nets_again || m->state != TT_CONNECTING)
 		return false;
-	m->nets_again = true;
-	if (m->late)
-		tt_log(TT_INFO, "%s answers late, and over %s: this rank tries what is better once more",
-		       tt_member_label(m).text, l->peer->net->transport->name);
-	if (!listed || !has_unknown_net(m))
-		return ask_better_nets(m);
-	tt_greeting_ask_where(l);
-	return true;
+	return tt_members(l->job)->node_list ? ask_listed(l) : m->late && ask_late(l);
 }
 
 static void on_up(struct tt_peer *peer)

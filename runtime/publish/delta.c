@@ -87,13 +87,19 @@ static unsigned words_that_differ(const char *old, const char *now)
 	return words;
 }
 
+/* Memory behind the tensor may be named: a prefetch has no effect there. */
+static inline void prefetch(const char *from, size_t at)
+{
+	__builtin_prefetch((const void *)((uintptr_t)from + at));
+}
+
 /* Returns false if there is no room. A block's changes fit into TT_DELTA_SLACK. */
 static inline __attribute__((always_inline)) bool write_blocks(struct changes *c, const char *old, const char *now,
                                                                size_t index, size_t bytes, size_t size)
 {
 	for (size_t at = 0; at < bytes; at += BLOCK) {
-		__builtin_prefetch(old + tt_min(at + AHEAD, bytes - 1));
-		__builtin_prefetch(now + tt_min(at + AHEAD, bytes - 1));
+		prefetch(old, at + AHEAD);
+		prefetch(now, at + AHEAD);
 		if (!differs(old + at, now + at))
 			continue;
 		for (unsigned words = words_that_differ(old + at, now + at); words; words &= words - 1) {

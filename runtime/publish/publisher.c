@@ -81,7 +81,12 @@ static void register_memory(tutti_publisher *p)
 {
 	struct tt_sentence last = tt_last_sentence();
 
-	p->registered = tt_gpu_look() && !tt_gpu_register(p->memory, p->at.all);
+	if (!tt_gpu_look())
+		return;
+	p->registered = !tt_gpu_register(p->memory, p->at.all);
+	if (!p->registered)
+		tt_log(TT_INFO, "publisher: copies from a GPU take longer: CUDA does not pin its %zu bytes: %s",
+		       p->at.all, tt_last_sentence().text);
 	tt_remember(last.text);
 }
 
@@ -417,7 +422,7 @@ static int commit(tutti_publisher *p, uint64_t version, const void *meta, size_t
 	return p->shards ? tt_shards_tell(p->shards, version) : 0;
 }
 
-static void store(tutti_publisher *p, char *to)
+static void copy_tensors(tutti_publisher *p, char *to)
 {
 	for (int i = 0; i < p->model.n; i++) {
 		const tutti_tensor *t = &p->model.tensors[i];
@@ -438,7 +443,7 @@ static int publish(tutti_publisher *p, uint64_t version, const void *meta, size_
 		               "tutti_publisher_begin and tutti_publisher_commit");
 	if ((err = begin_writing(p, &to)))
 		return err;
-	store(p, to);
+	copy_tensors(p, to);
 	return commit(p, version, meta, bytes);
 }
 

@@ -145,7 +145,7 @@ void tt_shards_close(struct tt_shards *s)
 
 /* ---- versions ---- */
 
-/* A shard that is ahead by half of its buffers keeps all: readers may be reading the versions that they have left. */
+/* A shard that is ahead by half of its buffers, rounded up, writes over none: readers may still read older versions. */
 unsigned tt_shards_kept(const struct tt_shards *s, const struct tt_buffers *b)
 {
 	unsigned kept = 0;
@@ -157,7 +157,7 @@ unsigned tt_shards_kept(const struct tt_shards *s, const struct tt_buffers *b)
 			kept |= 1u << i;
 		ahead += number > s->whole;
 	}
-	return ahead < b->n / 2 ? kept : ~0u;
+	return ahead < (b->n + 1) / 2 ? kept : ~0u;
 }
 
 /* This shard's own word may be on its way still. */
@@ -213,8 +213,8 @@ int tt_shards_missing(struct tt_shards *s)
 	uint64_t rank = load(&s->words[k].rank);
 
 	if (state == -EINPROGRESS)
-		return tt_fail(-EAGAIN, "publisher: shard %d has not opened the publication, and shard %d is ahead by "
-		               "half of its buffers, or readers hold them", k, s->me);
+		return tt_fail(-EAGAIN, "publisher: shard %d has not opened the publication, and shard %d has no "
+		               "buffer left for versions that shard %d lacks", k, s->me, k);
 	if (state)
 		return tt_fail(state, "publisher: shard %d (%s) is gone: all shards close the publication, and open it "
 		               "under a higher generation", k, label_of(s, (int)rank - 1).text);

@@ -1,9 +1,11 @@
 /* dense.c - pushes and pulls of a whole table
  *
  * A part of a pull is one GET. A part of a push is sent piece by piece: each within a message, or through a slot. A
- * server that can map the delta reads the pieces in place, unless they are short. */
+ * server that can map the delta reads the pieces in place, but for some short ones: is_offered() says which. */
 #include "table/table_private.h"
 #include <string.h>
+
+enum { FEW = 16 }; /* ranks of this host that are connected */
 
 /* ---- pulls ---- */
 
@@ -127,13 +129,15 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 
 /* Should the server read the delta in place, if it can? A delta of some KiB is then not copied into the lane and out of
  * it. Later pushes wait for the answer, which a program that computes may see late: so short deltas of started calls,
- * and those behind other pushes, go within their messages. */
+ * and those behind other pushes, go within their messages. So they do among many ranks of a host: the end of a key's
+ * use looks at each of them. */
 static bool is_offered(const struct tt_send_queue *f, const struct tt_call_part *p, size_t bytes)
 {
 	if (is_large(p))
 		return true;
-	return bytes >= TT_PUSH_OFFERED && p->call->blocks && f->pushes.posted == f->pushes.answered &&
-	       tt_list_empty(&f->pushes.parts) && !gives_back(p) && !(p->call->table->flags & TUTTI_TABLE_FILTER);
+	return bytes >= TT_PUSH_OFFERED && p->call->blocks && p->call->table->job->engine.neighbours <= FEW &&
+	       f->pushes.posted == f->pushes.answered && tt_list_empty(&f->pushes.parts) && !gives_back(p) &&
+	       !(p->call->table->flags & TUTTI_TABLE_FILTER);
 }
 
 static void push_there(struct tt_call_part *p)

@@ -227,7 +227,7 @@ static void test_thousand(void)
 	close_nets();
 }
 
-/* Turns all; true: none made more than one queue pair. */
+/* Turns all; true: none made more queue pairs than 10 ms have room for. */
 static bool turn_each(void)
 {
 	bool few = true;
@@ -235,7 +235,7 @@ static bool turn_each(void)
 	for (int i = 0; i < NETS; i++) {
 		uint64_t before = fake_calls("create_qp");
 		CU_ASSERT(tt_verbs.progress(nets[i].net) >= 0);
-		few &= fake_calls("create_qp") - before <= 1;
+		few &= fake_calls("create_qp") - before <= 6;
 	}
 	return few;
 }

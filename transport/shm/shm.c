@@ -3,8 +3,8 @@
  *   post -> pending -> stored and loaded in the other's memory, or asked of it -> finished -> done()
  *                                          lines in the lanes, both ways -> message(), notify(), answers
  *
- * A turn looks at the next line of each lane and makes no system call. Where there are many peers, a turn looks at the
- * bits that they set, and at the lanes of those that have set theirs. epoll reports strangers and the ends of
+ * A turn looks at the next line of each lane and makes no system call. A net with more than 16 peers looks only at the
+ * lanes of peers that have set their bit. epoll reports strangers and the ends of
  * connections: it is asked now and then, and after a sleep. A process that writes to a net that sleeps kicks the net's
  * eventfd.
  */
@@ -25,7 +25,6 @@ enum {
 	LOOK_EVERY = 64,         /* turns between two looks at all peers, where they ring */
 	REVIEW_NS = 1000000000,  /* between two searches for mapped memory that its owner has freed */
 };
-#define SHEET_FILE (tt_shm_bells_at() + sizeof(struct tt_shm_bells))
 
 static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
 
@@ -50,8 +49,8 @@ struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net, bool accepted)
 
 /* ---- bells ---- */
 
-/* Where there are many peers, those that write ring. A peer writes into its lane, then looks whether it has to ring;
- * this side says that it has to, then looks into the lane. */
+/* Where a net has many peers, a peer that writes rings. A peer writes a line, then reads whether this net wants it to
+ * ring. This net says that it wants a ring, then reads the lane. So one of the two sees the other. */
 static void ask_to_ring(struct tt_shm_peer *p)
 {
 	atomic_store_explicit(&p->in->bell, (uint32_t)p->bell + 1, memory_order_relaxed);
@@ -84,6 +83,14 @@ static void take_bell(struct tt_shm_peer *p)
 			ask_to_ring(each);
 }
 
+/* From now on a turn looks at all lanes. */
+static void stop_ringing(struct tt_shm *net)
+{
+	net->ringing = false;
+	tt_each_of(struct tt_shm_peer, up, p, &net->up)
+		atomic_store_explicit(&p->in->bell, 0, memory_order_relaxed);
+}
+
 static void give_bell(struct tt_shm_peer *p)
 {
 	if (p->bell < 0)
@@ -91,6 +98,8 @@ static void give_bell(struct tt_shm_peer *p)
 	p->net->by_bell[p->bell] = NULL;
 	p->net->bell_count--;
 	p->bell = -1;
+	if (p->net->ringing && p->net->bell_count <= TT_SHM_FEW / 2)
+		stop_ringing(p->net);
 }
 
 /* What map() gave stays valid. */
@@ -306,10 +315,13 @@ static int hear(struct tt_peer *base)
 	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
 	struct tt_shm *net = p->net;
 
-	if (!tt_flight_alive(&p->ops) || !tt_shm_next(p))
+	bool line = tt_flight_alive(&p->ops) && tt_shm_next(p);
+
+	if (!line && tt_list_empty(&net->ops.ready))
 		return 0;
 	net->ops.events = 0;
-	serve(p);
+	if (line)
+		serve(p);
 	if (!tt_list_empty(&net->ops.ready))
 		tt_flights_drain(&net->ops);
 	return net->ops.events;
@@ -348,7 +360,7 @@ static void close_net(struct tt_net *base)
 	for (size_t i = 0; i < TT_COUNT(fds); i++)
 		if (fds[i] >= 0)
 			close(fds[i]);
-	unmap(net->sheet, SHEET_FILE);
+	unmap(net->sheet, tt_shm_sheet_size());
 	tt_shm_drop_left(net);
 	tt_door_close(&net->door);
 	free(net->free_slots);
@@ -384,7 +396,7 @@ static int make_files(struct tt_shm *net)
 		return net->event_fd;
 	if (epoll_ctl(net->base.fd, EPOLL_CTL_ADD, net->event_fd, &event))
 		return tt_fail(-errno, "cannot wait for an eventfd: %s", strerror(errno));
-	net->sheet = tt_shm_make_file("tutti-sheet", SHEET_FILE, &net->sheet_fd);
+	net->sheet = tt_shm_make_file("tutti-sheet", tt_shm_sheet_size(), &net->sheet_fd);
 	net->free_slots = calloc(TT_SHM_KEYS, sizeof *net->free_slots);
 	net->mine = calloc(TT_SHM_KEYS, sizeof *net->mine);
 	if (!net->sheet || !net->free_slots || !net->mine)

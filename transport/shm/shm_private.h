@@ -95,6 +95,7 @@ static inline size_t tt_shm_bells_at(void)
 {
 	return (sizeof(struct tt_shm_sheet) + TT_SHM_BELLS_AT - 1) / TT_SHM_BELLS_AT * TT_SHM_BELLS_AT;
 }
+static inline size_t tt_shm_sheet_size(void) { return tt_shm_bells_at() + sizeof(struct tt_shm_bells); } /* a file's */
 
 /* ---- private memory ---- */
 

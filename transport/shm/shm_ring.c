@@ -13,8 +13,9 @@
 
 enum { ROUND = 64 };
 
-/* A bit that is set is one that the reader has not taken yet: it takes the bit, then looks at the lane. */
-static void ring(const struct tt_shm_peer *p)
+/* If the bit is set, the reader has not taken it yet. The reader takes the bit first and reads the lane after it, so it
+ * sees this line. */
+static void ring_bell(const struct tt_shm_peer *p)
 {
 	uint32_t bell = atomic_load_explicit(&p->out->bell, memory_order_relaxed) - 1;
 
@@ -29,9 +30,9 @@ static void kick(struct tt_shm_peer *p)
 {
 	uint64_t one = 1;
 
-	/* the other side first says that it sleeps, or that this one is to ring, then looks a last time */
+	/* the reader first says that it sleeps, or that this side must ring; then it looks at the lane once more */
 	atomic_thread_fence(memory_order_seq_cst);
-	ring(p);
+	ring_bell(p);
 	uint32_t nap = atomic_load_explicit(&p->sheet->naps, memory_order_relaxed);
 	if (nap % 2 == 0 || nap == p->kicked)
 		return;

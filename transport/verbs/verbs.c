@@ -215,15 +215,34 @@ static void hear_wakes(struct tt_verbs *net)
 		net->library->ack_cq_events(cq, 1);
 }
 
-/* An event may free its own peer, and no other's. What may free others, accepting too, comes last. Where many connect
- * at once, one turn takes a step or two of theirs: the peers that are up do not wait for all. epoll brings the others'
- * events again in the next turn, behind those that it has not brought yet. */
+/* If many peers connect at once, a turn spends a millisecond on them, so that connected peers are served meanwhile.
+ * Where turns take long, it spends a quarter of them, up to 10 ms: the handshake has a deadline. */
+static uint64_t join_until(struct tt_verbs *net)
+{
+	uint64_t now = tt_now(), last = net->looked;
+
+	net->looked = now;
+	return now + tt_min(tt_max(JOINING, last ? (now - last) / 4 : 0), 10 * JOINING);
+}
+
+/* Each turn takes one step of a peer that connects, at least. */
+static bool hears_now(const struct tt_verbs_peer *p, bool *stepped, uint64_t end)
+{
+	if (p->ops.stage == TT_STAGE_UP)
+		return true;
+	if (*stepped && tt_now() >= end)
+		return false;
+	return *stepped = true;
+}
+
+/* An event may free its own peer, and no other's. What may free others, accepting too, comes last. epoll brings the
+ * events of peers that are not heard again in the next turn, behind those that it has not brought yet. */
 static int poll_events(struct tt_verbs *net)
 {
 	struct epoll_event events[64];
-	uint64_t end = tt_now() + JOINING;
 	int n = epoll_wait(net->base.fd, events, (int)TT_COUNT(events), 0);
-	bool strangers = false, device = false, cm = false;
+	bool strangers = false, device = false, cm = false, stepped = false;
+	uint64_t end = join_until(net);
 
 	if (n < 0)
 		return errno == EINTR ? 0 : tt_fail(-errno, "cannot poll %s: %s", net->base.addr, strerror(errno));
@@ -237,7 +256,7 @@ static int poll_events(struct tt_verbs *net)
 			device = true;
 		else if (what == &net->events)
 			cm = true;
-		else if (peer_of(what)->ops.stage == TT_STAGE_UP || tt_now() < end)
+		else if (hears_now(peer_of(what), &stepped, end))
 			tt_verbs_hear(peer_of(what));
 	}
 	if (device)

@@ -178,6 +178,7 @@ struct tt_verbs {
 	bool asleep;                /* arm() has been called since the sockets were looked at */
 	bool armed;                 /* the queue of completions has been armed, and not been polled since */
 	unsigned turns;             /* calls of progress() */
+	uint64_t looked;            /* when the sockets were looked at; 0: never */
 	uint64_t reviewed;          /* when it was last looked for peers that do not acknowledge */
 };
 

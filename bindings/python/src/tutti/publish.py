@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 from typing import (Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
                     Union)
 
@@ -83,9 +84,9 @@ class _Fleet(Handle):
             raise
 
     def _leave(self) -> None:
-        job, self._own = self._own, None
-        if job is not None:
-            job.leave()
+        if self._own is not None and self._own._pid == os.getpid():  # not in a fork's child
+            self._own.leave()
+        self._own = None
 
     def _close(self) -> None:
         super()._close()
