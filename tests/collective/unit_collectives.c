@@ -594,7 +594,7 @@ static void test_last_dies(void)
 	for (run.size = 2; run.size <= 4; run.size++)
 		for (run.seed = 0; run.seed < (uint64_t)all_or(200, 40); run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
-	CU_ASSERT(deaths > 40);
+	CU_ASSERT(deaths > 40 || only_verbs());
 }
 
 static void program_direct(tutti *job)

@@ -21,10 +21,14 @@ def test_ctrl_c_with_a_stopped_peer(ranks):
     assert said == [case.name for case in interrupts.WALK if case.stopped] + ["tutti_leave"]
 
 
+# These wait where there are shards, which Python does not have.
+LOCAL = {"tutti_publisher_" + x for x in ("open", "begin", "commit", "publish")}
+
+
 def test_ctrl_c_walks_everything():
     waits = set(re.findall(r"^(\w+) +waits$", (HERE.parent / "job/waits.list").read_text(), re.M))
     without = set(re.findall(r"^(tutti_\w+) ", (HERE / "without.list").read_text(), re.M))
-    assert len(waits) > 60 and {case.name for case in interrupts.WALK} | {"tutti_leave"} == waits - without
+    assert len(waits) > 60 and {case.name for case in interrupts.WALK} | {"tutti_leave"} == waits - without - LOCAL
 
 
 @shm
