@@ -87,12 +87,20 @@ test_publish() { # what is published, and what comes by a delta, is checked befo
 		done
 		perf publish --transport "${wire%,*}" --size 64K --kernel readers --iters 100 --json
 		check "three readers" has out '"test": "publish-readers", .*"ranks": 4, '
-		check "that have fetched" has out '"baseline": "the same while nobody fetches; processor time", .*"fetches": [1-9][0-9]*, "refused": [0-9]*, "readers_gb_per_s": [0-9]'
+		check "that have fetched" has out '"baseline": "the same while nobody fetches; processor time", .*"fetches": [1-9][0-9]*, "overtaken": [0-9]*, "readers_gb_per_s": [0-9]'
+		# Readers send their figures after the last batch; each batch has a fetch of each.
+		perf publish --transport "${wire%,*}" --size 64K --kernel readers --iters 1 --no-baseline --json
+		check "without a baseline" has out '"ratio": null, "fetches": [1-9][0-9]*, "overtaken": [0-9]*, "readers_gb_per_s": [0-9.e+]*}$'
+		json 'all(d["fetches"] >= 3 * 3 and d["readers_gb_per_s"] > 0 for d in map(json.loads, open("out"))) or exit(1)'
 	done
+	perf publish --size 4K --iters 10 --json
+	check "all kernels have readers" is "$(grep -c '"test": "publish-[a-z]*", .*"ranks": 4, ' out)" 5
+	check "commits move no bytes" has out '"test": "publish-commit", .*"gb_per_s": null, "baseline_us": null, '
 	perf publish -n 3 --size 2..8 --iters 10
 	check "status 0" is $status 0
 	check "a title" has out '^tutti perf publish, 3 ranks$'
 	check "commits have no baseline" is "$(grep -c 'publish-commit of bf16; baseline: not measured$' out)" 1
+	check "and no rate" is "$(grep -c ' -  *-  *-$' out)" 3
 	check "readers" has out '^ *2 readers: [0-9]* fetches, '
 	check "a delta of nothing" has out '^ *0 elements changed: 8 bytes$'
 	perf publish --size 1M --kernel delta --iters 10 --changed 1 --json

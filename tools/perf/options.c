@@ -167,7 +167,7 @@ static int print_help(void)
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
 		print_test(t);
 	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1; "
-	       "pull-beside, snapshot: 3; readers: 4).\n"
+	       "pull-beside, snapshot: 3; readers, all of publish: 4).\n"
 	       "                        Under a launcher each process is one rank\n"
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"

@@ -31,6 +31,15 @@ static void write_time(char *text, size_t room, double us)
 
 static double rate(size_t bytes, double us) { return us > 0 ? (double)bytes / us * 1e-3 : 0; }
 
+/* What moves no bytes has no rate. */
+static const char *json_rate(char *text, size_t room, const struct tt_perf_row *row)
+{
+	if (!row->moved)
+		return "null";
+	snprintf(text, room, "%.6g", rate(row->moved, row->p50));
+	return text;
+}
+
 static int mtu_of(const struct tt_perf *p) { return (int)tt_min((size_t)p->ports[0].mtu, (size_t)p->ports[1].mtu); }
 
 /* The reader of `tutti perf | head` leaves when it has enough: that is no failure. */
@@ -101,8 +110,8 @@ static void print_readers(const struct tt_perf *p, const struct tt_perf_row *row
 {
 	struct tt_perf_reads all = tt_perf_all_reads(p);
 
-	printf("%10s  %d readers: %llu fetches, %.2f GB/s; %llu were overtaken too often\n", "", p->size - 1,
-	       (unsigned long long)all.fetches, reads_rate(row, &all), (unsigned long long)all.refused);
+	printf("%10s  %d readers: %llu fetches, %.2f GB/s; overtaken %llu times\n", "", p->size - 1,
+	       (unsigned long long)all.fetches, reads_rate(row, &all), (unsigned long long)all.overtaken);
 }
 
 static void print_delta(const struct tt_perf *p)
@@ -144,7 +153,8 @@ static void print_words(const struct tt_perf *p, const struct tt_perf_row *row)
 
 static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 {
-	char size[32], p50[32], least[32], p99[32], baseline[32] = "-", shown[32] = "-", number[24], bus[32] = "";
+	char size[32], p50[32], least[32], p99[32], baseline[32] = "-", shown[32] = "-", number[24], bus[32] = "",
+	     speed[24] = "-";
 
 	tt_perf_write_size(size, sizeof size, row->bytes);
 	write_time(p50, sizeof p50, row->p50);
@@ -154,10 +164,12 @@ static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 		write_time(baseline, sizeof baseline, row->baseline);
 		snprintf(shown, sizeof shown, "%.2f", row->ratio);
 	}
+	if (row->moved)
+		three_digits(speed, sizeof speed, rate(row->moved, row->p50));
 	if (tt_perf_has_busbw(p))
 		snprintf(bus, sizeof bus, "  %7s", three_digits(number, sizeof number, busbw(p, row)));
-	printf("%10s  %8ld  %9s  %9s  %9s  %7s%s  %10s  %6s\n", size, row->iters, p50, least, p99,
-	       three_digits(number, sizeof number, rate(row->moved, row->p50)), bus, baseline, shown);
+	printf("%10s  %8ld  %9s  %9s  %9s  %7s%s  %10s  %6s\n", size, row->iters, p50, least, p99, speed, bus,
+	       baseline, shown);
 	print_words(p, row);
 	if (tt_perf_is_snapshot(p))
 		print_snapshots(p, row);
@@ -187,13 +199,14 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 	                   p->options.type_name : "byte";
 	const struct tt_perf_beside *b = &p->beside;
 	const struct tt_perf_port *port = p->ports;
+	char number[24];
 
 	print_run();
 	printf("\"test\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"type\": \"%s\", ",
 	       p->options.name, p->transport, p->size, row->bytes, type);
 	printf("\"iters\": %ld, ", row->iters);
-	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %.6g, ", row->p50, row->least,
-	       row->p99, rate(row->moved, row->p50));
+	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %s, ", row->p50, row->least,
+	       row->p99, json_rate(number, sizeof number, row));
 	if (tt_perf_has_busbw(p))
 		printf("\"busbw_gb_per_s\": %.6g, ", busbw(p, row));
 	if (row->baseline > 0)
@@ -214,8 +227,8 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 		       writer_rate(p, row, 1));
 	if (tt_perf_has_readers(p)) {
 		struct tt_perf_reads all = tt_perf_all_reads(p);
-		printf(", \"fetches\": %llu, \"refused\": %llu, \"readers_gb_per_s\": %.6g",
-		       (unsigned long long)all.fetches, (unsigned long long)all.refused, reads_rate(row, &all));
+		printf(", \"fetches\": %llu, \"overtaken\": %llu, \"readers_gb_per_s\": %.6g",
+		       (unsigned long long)all.fetches, (unsigned long long)all.overtaken, reads_rate(row, &all));
 	}
 	if (tt_perf_has_deltas(p)) {
 		struct tt_perf_delta d = tt_perf_last_delta(p);

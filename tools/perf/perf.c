@@ -132,7 +132,8 @@ static int check(struct tt_perf *p)
 
 static bool has_kernels(const struct tt_perf_test *t) { return t->local || t->table || t->gpu || t->publishes; }
 
-/* A broadcast does not wait for its receivers: the barrier keeps ranks from the next order until all have ended. */
+/* A broadcast does not wait for its receivers: the barrier keeps ranks from the next order until all have ended.
+ * Readers send their figures after rank 0 has ended: the other barrier brings them before the row is printed. */
 static int obey(struct tt_perf *p)
 {
 	int err = tutti_barrier(p->job, NULL);
@@ -146,7 +147,8 @@ static int obey(struct tt_perf *p)
 	p->checking = p->order.what == CHECK;
 	if (p->checking)
 		return check(p);
-	return act(p, warm_iterations(p), (long)p->order.iterations);
+	err = act(p, warm_iterations(p), (long)p->order.iterations);
+	return err || p->order.baseline || !tt_perf_has_readers(p) ? err : tutti_barrier(p->job, NULL);
 }
 
 /* Rank 0 to all, itself included. */
@@ -632,7 +634,9 @@ static int ranks_min(const struct tt_perf_options *o)
 /* Without -n. */
 static int ranks_usual(const struct tt_perf_options *o)
 {
-	return o->kernel && o->kernel->calls & TT_PERF_READERS ? TT_PERF_PUBLISH_RANKS : ranks_min(o);
+	bool readers = o->test->publishes && (!o->kernel || o->kernel->calls & TT_PERF_READERS);
+
+	return readers ? TT_PERF_PUBLISH_RANKS : ranks_min(o);
 }
 
 int tt_perf_measure(const struct tt_perf_options *o, tutti *job)

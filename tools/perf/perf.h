@@ -146,13 +146,13 @@ struct tt_perf_publication { /* of a row */
 	tutti_reader *reader;
 	tutti_fetched got;
 	uint64_t version;             /* the newest */
-	size_t changed;               /* elements, from each version to each other one */
+	size_t changed;               /* elements, from each version to the next */
 	void *copy[TT_PERF_VERSIONS]; /* the baseline's buffers ... */
 	int newest;                   /* ... and which of them was written last */
 };
 
 struct tt_perf_reads { /* of a reader, since the row began */
-	uint64_t fetches, refused, spent; /* spent: nanoseconds */
+	uint64_t fetches, overtaken, spent; /* overtaken: how often fetches began anew; spent: nanoseconds */
 };
 
 struct tt_perf_delta {

@@ -2,11 +2,11 @@
  *
  *   version   rank 0 publishes; the baseline is a copy of the tensors into buffers like a publisher's
  *   commit    rank 0 begins and commits a version, and writes nothing; no baseline
- *   fetch     rank 0 fetches what rank 1 has published; the baseline is that of a get
+ *   fetch     rank 0 fetches what rank 1 has published; the baseline is that of a get; over verbs: over TCP
  *   readers   rank 0 publishes while all other ranks fetch; the baseline is the same while nobody fetches. Processor
  *             time of rank 0's thread counts
- *   delta     like commit, of a publisher that keeps deltas; the baseline is that of version. Any two versions differ
- *             in --changed percent of the elements
+ *   delta     like commit, of a publisher that keeps deltas; the baseline is that of version. Each version differs
+ *             from the next in --changed percent of the elements
  *
  * A check lets a reader fetch what the checked iteration has published. */
 #include "tools/perf/perf.h"
@@ -31,7 +31,8 @@ bool tt_perf_is_beside_publication(const struct tt_perf_kernel *k) { return !(k-
 
 /* ---- opening, for a row ---- */
 
-/* Version k of the row. Elements that change do so from each version to each other one. Returns how many do. */
+/* Version k of the row. Elements that change do so from each version to the next; k and k + 3 are equal.
+ * Returns how many do. */
 static size_t fill_version(const struct tt_perf *p, void *to, uint64_t version)
 {
 	uint64_t most = tt_perf_has_deltas(p) ? (uint64_t)(p->options.changed / 100 * 0x1p32) : 0;
@@ -153,20 +154,18 @@ int tt_perf_shared_publication(struct tt_perf *p)
 
 static size_t place_of(const struct tt_perf *p, const void *word) { return (size_t)((const uint8_t *)word - p->open); }
 
-/* Fetches until rank 0 has published enough, then tells rank 0 how often. A reader that is overtaken too often tries
- * again. */
+/* Fetches until rank 0 has published enough, at least once, then tells rank 0 how often. */
 int tt_perf_read_meanwhile(struct tt_perf *p)
 {
 	struct tt_perf_reads *mine = &p->reads[p->rank];
 	uint64_t begun = tt_now();
-	int err = 0;
+	int err;
 
-	while (!err && atomic_load_explicit(p->told, memory_order_acquire) < p->order.serial) {
+	do {
 		err = fetch(p, 0, 0);
 		mine->fetches += !err;
-		mine->refused += err == -EAGAIN;
-		err = err == -EAGAIN ? 0 : err;
-	}
+		mine->overtaken += err ? 0 : p->publication.got.overtaken;
+	} while (!err && atomic_load_explicit(p->told, memory_order_acquire) < p->order.serial);
 	mine->spent += tt_now() - begun;
 	return err ? err : tutti_put(p->window, 0, place_of(p, mine), mine, sizeof *mine, NULL);
 }
@@ -223,7 +222,7 @@ struct tt_perf_reads tt_perf_all_reads(const struct tt_perf *p)
 
 	for (int r = 1; r < p->size; r++) {
 		all.fetches += p->reads[r].fetches;
-		all.refused += p->reads[r].refused;
+		all.overtaken += p->reads[r].overtaken;
 		all.spent = tt_max(all.spent, p->reads[r].spent);
 	}
 	return all;
