@@ -47,6 +47,19 @@ static void progress(struct end e[2])
 		tt_shm.progress(e[i].net);
 }
 
+enum { PATIENCE_MS = 60000 };
+
+/* May a loop go on? It ends where a connection does, and in the end. */
+static bool goes_on(const struct end e[2], uint64_t end) { return !e[0].down && !e[1].down && tt_now() < end; }
+static uint64_t in_the_end(void) { return tt_now() + PATIENCE_MS * TT_MS; }
+
+static void await_up(struct end e[2])
+{
+	for (uint64_t end = in_the_end(); (!e[0].peer || !e[1].peer) && goes_on(e, end);)
+		progress(e);
+	CU_ASSERT_FATAL(e[0].peer && e[1].peer);
+}
+
 static unsigned near; /* processes on this host */
 
 static void open_end(struct end *e)
@@ -66,8 +79,7 @@ static void connect_ends(struct end e[2])
 	open_end(&e[0]);
 	open_end(&e[1]);
 	CU_ASSERT_EQUAL_FATAL(tt_shm.connect(e[0].net, e[1].net->addr, &p), 0);
-	while (!e[0].peer || !e[1].peer)
-		progress(e);
+	await_up(e);
 }
 
 static void close_ends(struct end e[2])
@@ -197,7 +209,7 @@ static void test_slow_source(void)
 	CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, bring_pages, &s), 0);
 	struct tt_op op = { .kind = TT_PUT, .local = s.at, .len = mem.len, .key = &region->key, .done = note_done };
 	tt_shm.post(e[0].peer, &op);
-	while (!op.priv[0])
+	for (uint64_t end = in_the_end(); !op.priv[0] && goes_on(e, end);)
 		progress(e);
 	pthread_join(thread, NULL);
 	CU_ASSERT(op.err == 0 && s.faults == PAGES);
@@ -315,7 +327,7 @@ static void send_long(struct end e[2], int n)
 	static char bytes[TT_MESSAGE_MAX];
 	int sent = 0;
 
-	while (e[1].messages < n && !e[1].down) {
+	for (uint64_t end = in_the_end(); e[1].messages < n && goes_on(e, end);) {
 		size_t len = sizeof bytes - (size_t)sent % 999;
 		sent += sent < n && tt_shm.send(e[0].peer, bytes, len, NULL, 0);
 		progress(e);
@@ -339,15 +351,15 @@ static void test_strips(void)
 
 enum { MANY = 128, BURST = 3 * TT_SHM_LINES };
 
-static struct tt_peer *many[MANY];
+static struct tt_peer *many[MANY], *others[MANY]; /* of e[0], and their other ends */
 
-static void connect_many(struct end e[2], int n)
+static void connect_many(struct end e[2], int from, int to)
 {
-	for (int i = 0; i < n; i++) {
+	for (int i = from; i < to; i++) {
 		e[0].peer = e[1].peer = NULL;
 		CU_ASSERT_EQUAL_FATAL(tt_shm.connect(e[0].net, e[1].net->addr, &many[i]), 0);
-		while (!e[0].peer || !e[1].peer)
-			progress(e);
+		await_up(e);
+		others[i] = e[1].peer;
 	}
 }
 
@@ -374,16 +386,18 @@ static bool say_through(struct tt_peer *p) { return tt_shm.send(p, "x", 1, NULL,
 static void speak_much(struct end e[2])
 {
 	int said = e[1].messages;
+	uint64_t end = in_the_end();
 
 	for (int i = 0; i < BURST * 8; i++) {
 		struct tt_peer *p = many[i / 3 % 8 * 16];
-		while (!say_through(p))
+		bool sent;
+		while (!(sent = say_through(p)) && goes_on(e, end))
 			progress(e);
-		said++;
+		said += sent;
 	}
 	for (int i = 0; i < 100 && e[1].messages < said; i++)
 		tt_shm.progress(e[1].net);
-	CU_ASSERT_EQUAL(e[1].messages, said);
+	CU_ASSERT(e[1].messages == said && goes_on(e, end));
 }
 
 /* A peer takes another one's bit away, and then names a bell that is none. */
@@ -418,9 +432,9 @@ static void test_many(void)
 	setrlimit(RLIMIT_NOFILE, &files);
 	open_end(&e[0]);
 	open_end(&e[1]);
-	connect_many(e, TT_SHM_FEW);
+	connect_many(e, 0, TT_SHM_FEW);
 	uint64_t few = time_idle(&e[1]);
-	connect_many(e, MANY);
+	connect_many(e, 0, MANY);
 	uint64_t all = time_idle(&e[1]);
 	printf("an idle turn: %llu ns with %d peers, %llu ns with %d\n", (unsigned long long)few, TT_SHM_FEW,
 	       (unsigned long long)all, TT_SHM_FEW + MANY);
@@ -437,6 +451,48 @@ static void test_many(void)
 	close_ends(e);
 }
 
+/* Each says something, to either side, and one turn hears it. */
+static bool are_heard(struct end e[2], int n)
+{
+	bool heard = true;
+
+	for (int i = 0; i < 2 * n; i++) {
+		struct end *to = &e[1 - i % 2];
+		int before = to->messages;
+		heard &= say_through((i % 2 ? others : many)[i / 2]);
+		tt_shm.progress(to->net);
+		heard &= to->messages == before + 1;
+	}
+	return heard;
+}
+
+/* Many come and go: those that stay are heard, whether the net has them ring or looks at all of the few. */
+static void test_come_and_go(void)
+{
+	enum { STAY = 3, COME = 2 * TT_SHM_FEW };
+	struct end e[2];
+
+	open_end(&e[0]);
+	open_end(&e[1]);
+	connect_many(e, 0, STAY);
+	for (int round = 0; round < 3; round++) {
+		CU_ASSERT(are_heard(e, STAY));
+		CU_ASSERT(say_through(many[0])); /* unheard yet when the net begins to have them ring ... */
+		connect_many(e, STAY, COME);
+		CU_ASSERT(tt_container_of(e[1].net, struct tt_shm, base)->ringing && are_heard(e, COME));
+		int before = e[1].messages;
+		CU_ASSERT(say_through(many[0])); /* ... and when it ends that */
+		for (int i = STAY; i < COME; i++) {
+			tt_shm.disconnect(many[i]);
+			tt_shm.disconnect(others[i]);
+		}
+		tt_shm.progress(e[1].net);
+		CU_ASSERT_EQUAL(e[1].messages, before + 1);
+	}
+	CU_ASSERT(are_heard(e, STAY) && !e[0].down && !e[1].down);
+	close_ends(e);
+}
+
 static CU_TestInfo tests[] = {
 	{ "a message is copied before it is judged", test_copied },
 	{ "a message is too long", test_too_long },
@@ -445,6 +501,7 @@ static CU_TestInfo tests[] = {
 	{ "the same, on an older kernel", test_old_number },
 	{ "strips are smaller among many", test_strips },
 	{ "a turn among many", test_many },
+	{ "many come and go", test_come_and_go },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
