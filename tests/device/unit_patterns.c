@@ -395,13 +395,14 @@ static void program_publisher(tutti *job)
 {
 	const tutti_weight w = { .name = "w", .type = TUTTI_F32, .dims = 1, .shape = { COUNT } };
 	float *model = floats(job, 0);
-	tutti_publisher *p;
-	tutti_tensor to;
+	tutti_publisher *p = NULL;
+	tutti_tensor to = { 0 };
 
 	CHECK(tutti_publisher_open(job, "p", &w, 1, NULL, &p) == 0 && tutti_publisher_begin(p, &to) == 0);
 	CHECK(is_pinned(to.data));
 	CHECK(tutti_publisher_commit(p, 1, NULL, 0) == 0);
 	tutti_publisher_close(p);
+	p = NULL;
 	fake_cuda_fail("cuMemHostRegister_v2", 1, 2);
 	CHECK(tutti_publisher_open(job, "p", &w, 1, NULL, &p) == 0 && tutti_publisher_begin(p, &to) == 0);
 	CHECK(!is_pinned(to.data)); /* and does as well */
