@@ -627,7 +627,7 @@ static void open_first_too(struct walk *w, int (*call)(struct walk *))
 		OK(open_shard(w, true) == 0);
 	call_on_walker(w, call);
 }
-static int shard_publish(struct walk *w) { return tutti_publisher_publish(w->publisher, 2, NULL, 0); }
+static int shard_publish(struct walk *w) { return tutti_publisher_publish(w->publisher, 3, NULL, 0); }
 static int shard_begin(struct walk *w)
 {
 	tutti_tensor t;
@@ -636,7 +636,8 @@ static int shard_begin(struct walk *w)
 static void open_ahead(struct walk *w) /* by half of the buffers */
 {
 	if (walks(w))
-		OK(open_shard(w, true) == 0 && tutti_publisher_publish(w->publisher, 1, NULL, 0) == 0);
+		OK(open_shard(w, true) == 0 && tutti_publisher_publish(w->publisher, 1, NULL, 0) == 0 &&
+		   tutti_publisher_publish(w->publisher, 2, NULL, 0) == 0);
 }
 static void open_ahead_of(struct walk *w) /* the other shard is there */
 {
