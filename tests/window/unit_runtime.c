@@ -1748,6 +1748,14 @@ static void check_whole_job(tutti *again, int rank, int launched)
 	tutti_group_free(again);
 }
 
+static bool await_newcomer(tutti *job, tutti_change *c)
+{
+	for (uint64_t end = tt_now() + 30000 * TT_MS; tt_now() < end; pass_time(5 * TT_MS))
+		if (tutti_group_next(job, c) == 1 && c->what == TUTTI_JOINED)
+			return true;
+	return false;
+}
+
 /* The last rank leaves and comes back, as itself or as a new one; the others go on without it, and then with it. */
 static void come_back(tutti *job, int as, int rank)
 {
@@ -1785,9 +1793,7 @@ static void come_back(tutti *job, int as, int rank)
 	CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
 	CHECK(tutti_allreduce(job, &y, &y, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
 	CHECK(tutti_group_shrink(job, &left) == 0);
-	while (tutti_group_next(job, &c) != 1 || c.what != TUTTI_JOINED)
-		pass_time(5 * TT_MS);
-	CHECK(c.rank == rank);
+	CHECK(await_newcomer(job, &c) && c.rank == rank);
 	if (me == 0) {
 		uint64_t v = 42;
 		CHECK(tutti_window_open(job, "w", &x, 8, &w) == 0);
@@ -1894,9 +1900,7 @@ static void program_one_of_many(tutti *job)
 		CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
 		CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
 		CHECK(tutti_group_shrink(job, &left) == 0);
-		while (tutti_group_next(job, &c) != 1 || c.what != TUTTI_JOINED)
-			pass_time(5 * TT_MS);
-		CHECK(c.rank == 7 && left && tutti_group_grow(left, &g) == 0);
+		CHECK(await_newcomer(job, &c) && c.rank == 7 && left && tutti_group_grow(left, &g) == 0);
 	}
 	CHECK(g && tutti_size(g) == n);
 	for (int i = 0; g && i < n; i++)
