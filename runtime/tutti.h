@@ -1469,12 +1469,11 @@ int tutti_publisher_open(tutti *, const char *name, const tutti_weight *weights,
 void tutti_publisher_close(tutti_publisher *);
 /* Copies the tensors into a buffer and shows them as that version, with up to 4096 bytes of meta data. version: 1 or
  * more, above that of the last call, less than 2^60. Does not block, unless it is a shard. -EINVAL.
- *   Of a shard: readers see the newest version that all shards have. No shard writes over that version, so a shard that
- * is ahead of the slowest one by half of its buffers, rounded up, waits for that one, shard_wait_ms at most, and never
- * for a reader.
- * -EAGAIN: it is still ahead; nothing was published. -ECONNRESET, -ENOTCONN: a shard is gone. -ESTALE: shard 0 has
- * closed the name; the version may have been published nevertheless. After these all shards close, and open the name
- * under a higher generation. */
+ *   Readers of shards see the newest version that all shards have, and no shard writes over that version. A shard waits
+ * for the slowest one while it is ahead by half of its buffers (rounded up), shard_wait_ms at most. It never waits for
+ * a reader. -EAGAIN: the shard is still ahead, and has published nothing. -ECONNRESET, -ENOTCONN: a shard is gone.
+ * -ESTALE: shard 0 has closed the name; the version may have been published nevertheless. After these all shards close,
+ * and open the name under a higher generation. */
 int tutti_publisher_publish(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
 /* The same without a copy: the program writes all elements into a buffer, between these calls. to: gets the list of the
  * tensors, n of them, as they lie in the buffer; they hold an older version, or zeros. Until the commit another begin

@@ -87,7 +87,7 @@ static unsigned words_that_differ(const char *old, const char *now)
 	return words;
 }
 
-/* Memory behind the tensor may be named: a prefetch has no effect there. */
+/* The address may lie behind the tensor: a prefetch of such memory does nothing. */
 static inline void prefetch(const char *from, size_t at)
 {
 	__builtin_prefetch((const void *)((uintptr_t)from + at));

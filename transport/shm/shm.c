@@ -4,9 +4,8 @@
  *                                          lines in the lanes, both ways -> message(), notify(), answers
  *
  * A turn looks at the next line of each lane and makes no system call. A net with more than 16 peers looks only at the
- * lanes of peers that have set their bit. epoll reports strangers and the ends of
- * connections: it is asked now and then, and after a sleep. A process that writes to a net that sleeps kicks the net's
- * eventfd.
+ * lanes of peers that have set their bit. epoll reports strangers and the ends of connections: a turn asks epoll now
+ * and then, and after a sleep. A process that writes to a net that sleeps kicks the net's eventfd.
  */
 #include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
@@ -58,29 +57,32 @@ static void ask_to_ring(struct tt_shm_peer *p)
 	tt_shm_look_again(p);
 }
 
-/* A net that has no bell left for a peer looks at all of them for good. */
+/* From now on a turn looks at the lanes of peers that have rung. */
+static void start_ringing(struct tt_shm *net)
+{
+	net->ringing = true;
+	tt_each_of(struct tt_shm_peer, up, p, &net->up)
+		ask_to_ring(p);
+}
+
+/* A net may have no bell left for a peer. Then each LOOK_EVERY-th turn finds what the peer writes. */
 static void take_bell(struct tt_shm_peer *p)
 {
 	struct tt_shm *net = p->net;
-	bool rang = net->ringing;
 	int bell = 0;
 
 	while (bell < TT_SHM_BELLS && net->by_bell[bell])
 		bell++;
-	if (bell == TT_SHM_BELLS) {
-		net->deaf = true;
-		net->ringing = false;
+	if (bell == TT_SHM_BELLS)
 		return;
-	}
 	p->bell = bell;
 	net->by_bell[bell] = p;
 	net->bell_words = (unsigned)tt_max(net->bell_words, (size_t)bell / 64 + 1);
-	net->ringing = ++net->bell_count > TT_SHM_FEW && !net->deaf;
-	if (rang && net->ringing)
+	net->bell_count++;
+	if (net->ringing)
 		ask_to_ring(p);
-	else if (net->ringing)
-		tt_each_of(struct tt_shm_peer, up, each, &net->up)
-			ask_to_ring(each);
+	else if (net->bell_count > TT_SHM_FEW)
+		start_ringing(net);
 }
 
 /* From now on a turn looks at all lanes. */
@@ -261,8 +263,8 @@ static void set_nap(struct tt_shm *net, bool asleep)
 		atomic_store_explicit(&net->sheet->naps, naps + 1, memory_order_relaxed);
 }
 
-/* Now and then a net that is rung looks at all: signs of life do not ring, and a peer that means harm may take others'
- * bits away. */
+/* Each LOOK_EVERY-th turn looks at all lanes: signs of life do not ring, and a peer that means harm may clear the bits
+ * of others. */
 static int progress(struct tt_net *base)
 {
 	struct tt_shm *net = net_of(base);

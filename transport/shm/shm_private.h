@@ -145,7 +145,6 @@ struct tt_shm {
 	struct tt_list up;             /* peers whose lanes are read */
 	struct tt_shm_bells *bells;
 	bool ringing;                  /* peers ring, and only those that have rung are looked at */
-	bool deaf;                     /* there was no bell left for a peer: all peers are looked at */
 	unsigned bell_count, bell_words; /* peers that have a bell; words of the bells that were ever given */
 	struct tt_shm_peer *by_bell[TT_SHM_BELLS];
 	uint64_t look[TT_SHM_BELL_WORDS]; /* peers that the next turn looks at, whether they ring or not */

@@ -36,8 +36,8 @@ struct tt_tcp_nak {
 	uint32_t ack; /* see frame.h */
 };
 
-/* Of one peer, in pages that take memory when they are written first: rank 0 of thousands is connected to all, and most
- * of them say little. Nothing in here is a pointer. */
+/* The buffers of one peer. Their pages take memory at the first write: rank 0 is connected to thousands of ranks, and
+ * most of these say little. The struct has no pointer. */
 struct tt_tcp_buffers {
 	uint8_t in[TT_TCP_STAGE + TT_FRAME_SIZE] __attribute__((aligned(4096)));
 	uint8_t stage[TT_TCP_STAGE] __attribute__((aligned(4096)));

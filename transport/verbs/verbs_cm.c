@@ -254,7 +254,8 @@ static void take_event(struct tt_verbs *net, enum rdma_cm_event_type event, int 
 	}
 }
 
-/* An event that is not acknowledged would keep its id for ever. What is not heard until `end` wakes the net again. */
+/* Each event is acknowledged: else its id would stay for ever. An event that this function leaves for lack of time
+ * wakes the net again. */
 void tt_verbs_hear_cm(struct tt_verbs *net, uint64_t end)
 {
 	struct rdma_cm_event *e;
