@@ -73,7 +73,7 @@ void tt_tool_print_gpus(const struct tt_settings *all)
 	struct tt_tool_gpu list[TT_GPUS];
 	int n = tt_tool_gpus(all, list);
 
-	printf("\nGPUs%s\n", n ? " (not yet run on hardware)" : "");
+	printf("\nGPUs%s\n", n ? " (not yet run on hardware: RDMA to their memory, several GPUs in a host)" : "");
 	for (int i = 0; i < n; i++)
 		print_gpu(&list[i]);
 	if (!n)

@@ -118,13 +118,16 @@ INLINE void widen_f16(vf32 *v, vu32 word)
 	    : "=f"(v[0]), "=f"(v[1]) : "r"(word));
 }
 
+/* The instruction has a NaN of its own, 0x7fff. */
 INLINE vu32 narrow_f16(const vf32 *v)
 {
+	const vu32 clean = 0x7e00;
 	vu32 word;
 
 	asm("{ .reg .b16 even, odd; cvt.rn.f16.f32 even, %1; cvt.rn.f16.f32 odd, %2; mov.b32 %0, {even, odd}; }"
 	    : "=r"(word) : "f"(v[0]), "f"(v[1]));
-	return word;
+	word = v[0] == v[0] ? word : (word & 0xffff0000) | clean;
+	return v[1] == v[1] ? word : (word & 0xffff) | clean << 16;
 }
 #else
 #define widen_f16 f16_to_f32

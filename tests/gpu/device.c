@@ -1,11 +1,13 @@
 /* device.c - what tests/gpu/device.sh runs on a machine with a GPU: device PART [BYTES [SECONDS]]
  *
  * Each finding is a line of JSON. Exit status: 0; 1: something is wrong; 77: no GPU here. BYTES is the size of large
- * copies, SECONDS how long `right` and `torn` go on. `torn`, `streams` and `faults` need `tutti run -n 2`. */
+ * copies. SECONDS is how long `right` and `torn` go on, and how long `streams` pauses between two calls of cuMemFree.
+ * `torn`, `streams` and `faults` need `tutti run -n 2`. */
 #include "gpu/gpu_private.h"
 #include "kernel/kernel.h"
 #include "tests/kernel/formats.h"
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,6 +206,28 @@ struct right {
 	char *gpu[2], *host[2], *back; /* of ROOM bytes each */
 };
 
+/* Does the GPU's memory have the bits of the processor's? The first difference of each type is noted. */
+static bool is_right(struct right *r, const char *what, tutti_type type, size_t first)
+{
+	static bool noted[TUTTI_BOOL];
+	const size_t size = tt_type_size(type);
+	size_t at = 0;
+	char text[100];
+
+	copy(r->q, r->back, r->gpu[0], ROOM);
+	if (!memcmp(r->back, r->host[0], ROOM))
+		return true;
+	while (r->back[at] == r->host[0][at])
+		at++;
+	at -= at < first ? 0 : (at - first) % size;
+	snprintf(text, sizeof text, "%s of %s: %#" PRIx64 ", not %#" PRIx64 ", at byte %zu", what, type_names[type],
+	         element(r->back + at, 0, type), element(r->host[0] + at, 0, type), at);
+	if (!noted[type])
+		note_text("differs", text);
+	noted[type] = true;
+	return false;
+}
+
 static bool blend_is_right(struct right *r, tutti_type type, size_t at, size_t from, size_t count)
 {
 	for (int i = 0; i < 2; i++) {
@@ -211,9 +235,9 @@ static bool blend_is_right(struct right *r, tutti_type type, size_t at, size_t f
 		check(tt_gpu_copy(r->q, r->gpu[i], r->host[i], ROOM));
 	}
 	check(tt_gpu_blend(r->q, r->gpu[0] + at, 0.3, r->gpu[0] + at, 0.7, r->gpu[1] + from, count, type));
-	copy(r->q, r->back, r->gpu[0], ROOM);
+	finish(r->q);
 	tt_blend(r->host[0] + at, 0.3, r->host[0] + at, 0.7, r->host[1] + from, count, type);
-	return !memcmp(r->back, r->host[0], ROOM);
+	return is_right(r, "blend", type, at);
 }
 
 static bool scale_is_right(struct right *r, tutti_type type, size_t at, size_t count)
@@ -221,9 +245,9 @@ static bool scale_is_right(struct right *r, tutti_type type, size_t at, size_t c
 	fill(r->host[0] + at, count, type);
 	check(tt_gpu_copy(r->q, r->gpu[0], r->host[0], ROOM));
 	check(tt_gpu_scale(r->q, r->gpu[0] + at, count, type, 3));
-	copy(r->q, r->back, r->gpu[0], ROOM);
+	finish(r->q);
 	tt_scale(r->host[0] + at, count, type, 3);
-	return !memcmp(r->back, r->host[0], ROOM);
+	return is_right(r, "scale", type, at);
 }
 
 static void compare_bits(void)
@@ -485,14 +509,14 @@ static CUresult (*alloc_memory)(CUdeviceptr *, size_t), (*free_memory)(CUdevicep
 static _Atomic bool over;
 static double freed;
 
-/* cuMemFree waits for the GPU, and holds what locks the driver has meanwhile. */
+/* cuMemFree waits for the GPU, and holds what locks the driver has meanwhile. The pause lets others have the locks. */
 static void *free_much(void *unused)
 {
 	CUstreamCaptureMode before;
 	CUdeviceptr at;
 
 	check(tt_gpu_enter(0, &before));
-	for (; !over; freed++)
+	for (; !over; freed++, usleep((useconds_t)(seconds * 1e6)))
 		if (alloc_memory(&at, 1 << 20) || free_memory(at))
 			check(tt_fail(-EIO, "cuMemAlloc or cuMemFree fails"));
 	tt_gpu_leave(before);

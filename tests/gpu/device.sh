@@ -1,11 +1,11 @@
 #!/bin/sh
 # device.sh - what only a machine with a GPU can show. It needs no checkout and no compiler there.
 #
-#   device.sh pack FOLDER          builds the programs with few libraries, and puts them and this script into FOLDER
-#   device.sh quick [PART ...]     2 minutes at most: facts, bits, order, another process, speed
-#   device.sh full [PART ...]      4 minutes at most: longer, larger, and compute-sanitizer and ncu where they are
+#   device.sh pack FOLDER [WHEEL]  builds the programs with few libraries, and puts them and this script into FOLDER
+#   device.sh quick [PART ...]     3 minutes at most: facts, bits, order, another process, speed, PyTorch
+#   device.sh full [PART ...]      6 minutes at most: longer, larger, and compute-sanitizer and ncu where they are
 #
-# The programs lie beside this script, or in the build tree that $top_builddir names. Findings go to $OUT/gpu.json (out/
+# WHEEL, of `make wheel`, is for PyTorch's part; cffi's wheel may lie beside it. The programs lie beside this script, or in the build tree that $top_builddir names. Findings go to $OUT/gpu.json (out/
 # by default), a line of JSON each, as they come; messages to $OUT/gpu.log; the table that is printed at the end to
 # $OUT/table.txt. Exit status: 0; 1: a part failed; 77: there is no GPU. SIZE (bytes) makes the large copies smaller.
 set -u
@@ -25,15 +25,16 @@ right      12 20
 order      10 10
 ipc        10 10
 example    10 10
-perf       30 60
-perf_shm   10 20
+perf       30 100
+perf_shm   10 90
 torn       18 40
 streams    10 10
 faults     10 10
 dma_buf    10 10
+torch      80 120
 memcheck    0 20
 initcheck   0 20
-ncu         0 10'
+ncu         0 30'
 
 seconds_of() { [ "$how" = full ] && echo "$2" || echo "$1"; }
 
@@ -48,23 +49,38 @@ part_perf() {
 		"$tutti" perf gpu --transport tcp --size "$size" --time "${SECONDS_PERF:-0.5}" --json
 		return
 	fi
-	for what in copy 'blend --type f32' 'blend --type bf16' 'scale --type f32' down up put get; do # of 1 GiB
+	for what in copy 'blend --type f32' 'blend --type bf16' 'scale --type f32' down up; do # of 1 GiB
 		# shellcheck disable=SC2086 # two words
 		"$tutti" perf gpu --transport tcp --kernel $what --size "$size" --time 2 --json || return
 	done
+	for what in put get; do
+		"$tutti" perf gpu --transport tcp --kernel $what --size "$((size / 4))" --time 2 --json || return
+	done
 }
 part_perf_shm() { # host to host, and device to device, of one host
-	for what in put get fetch 'gossip --type f32'; do
+	for what in fetch 'gossip --type f32' put get; do
 		# shellcheck disable=SC2086 # two words
 		"$tutti" perf gpu --transport shm --kernel $what --size "$size" \
-			--time "$(seconds_of "${SECONDS_PERF:-1}" 3)" --json || return
+			--time "$(seconds_of "${SECONDS_PERF:-1}" 2)" --json || return
 	done
 }
 part_torn() { "$tutti" run -n 2 "$device" torn "$((size < 67108864 ? size : 67108864))" "$(seconds_of "${SECONDS_TORN:-12}" 30)"; }
-part_streams() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" streams "$((size < 67108864 ? size : 67108864))"; }
+part_streams() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" streams "$((size < 67108864 ? size : 67108864))" 0.002; }
 part_faults() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" faults; }
 part_dma_buf() { # and by which way each adapter reaches the GPU
 	"$device" dma_buf && "$tutti" info | grep -i 'gpu\|adapter' >&2
+}
+part_torch() { # over shared memory, over TCP, and with PyTorch's other allocator
+	if [ -n "$tree" ]; then
+		packages=$tree/bindings/python
+	else
+		packages=$(mktemp -d) && trap 'rm -rf "$packages"' EXIT &&
+			for wheel in "$here"/*.whl; do python3 -m zipfile -e "$wheel" "$packages" || return 77; done
+	fi
+	export PYTHONPATH="$packages"
+	"$tutti" run -n 2 python3 "$here/device.py" &&
+		TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 python3 "$here/device.py" &&
+		PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "$tutti" run -n 2 python3 "$here/device.py" messages memory
 }
 part_memcheck() { sanitize memcheck; }
 part_initcheck() { sanitize initcheck; }
@@ -84,7 +100,8 @@ pack() { # folder
 		--without-zlib --without-pmix --without-python && make tutti tests/gpu/device examples/gpu) > "$folder/build.log" 2>&1 ||
 		{ tail -5 "$folder/build.log"; exit 1; }
 	strip -o "$folder/tutti" "$build/tutti" && strip -o "$folder/device" "$build/tests/gpu/device" &&
-		strip -o "$folder/gpu" "$build/examples/gpu" && cp "$here/device.sh" "$folder" || exit 1
+		strip -o "$folder/gpu" "$build/examples/gpu" && cp "$here/device.sh" "$here/device.py" ${2:+"$2"} "$folder" ||
+		exit 1
 	du -sk "$folder"
 }
 
@@ -121,7 +138,7 @@ table() { # of the findings: part, what, value
 
 how=${1:-quick}
 case $how in
-pack) pack "${2:?device.sh pack FOLDER}"; exit ;;
+pack) pack "${2:?device.sh pack FOLDER [WHEEL]}" ${3:+"$3"}; exit ;;
 quick) size=${SIZE:-67108864} ;;
 full) size=${SIZE:-1073741824} ;;
 *) echo "device.sh: there is no '$how': it is quick, full or pack FOLDER" >&2; exit 2 ;;

@@ -628,7 +628,7 @@ test_gpus() { # as the fake libcuda has them
 	[ -e "$fake/libcuda.so.1" ] || { echo "not run: gpus, over the fake libcuda: make check builds it"; return; }
 	LD_LIBRARY_PATH="$fake" "$tutti" info > out 2> err
 	check "status 0" is $? 0
-	check "said of what nobody has run" has out '^GPUs (not yet run on hardware)'
+	check "said of what nobody has run" has out '^GPUs (not yet run on hardware: RDMA'
 	check "by UUID" has out '^  0  *GPU-........-....-....-....-............  Fake GPU 0  8.0 GiB'
 	check "what reaches it" has out '^  *ranks of this host map what is of tutti_alloc'
 	check "the other GPU" has out '^  *GPU 1: reads it in place'

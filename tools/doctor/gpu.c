@@ -25,11 +25,11 @@ static void judge(struct tt_doctor *d, const struct tt_tool_gpu *g)
 	char uuid[TT_TOOL_UUID];
 
 	tt_doctor_say(d, unmapped || unwired ? TT_NOTE : TT_FINE, "gpu",
-	              "%d, %s (%s; not yet run on hardware): ranks of this host %s%s; RDMA adapters %s%s", g->number,
+	              "%d, %s (%s): ranks of this host %s%s; RDMA adapters %s%s", g->number,
 	              tt_tool_gpu_uuid(g, uuid), g->facts.name,
 	              unmapped ? "copy through the host's memory: " : "map what is of tutti_alloc",
 	              unmapped ? unmapped : "",
-	              unwired ? "may need the host's memory: " : "may reach it by dma-buf",
+	              unwired ? "may need the host's memory: " : "may reach it by dma-buf (not yet run on hardware)",
 	              unwired ? unwired : "");
 }
 
