@@ -22,6 +22,7 @@ enum {
 	TT_GOSSIP_FETCHES = 4,  /* under way at once, also those that were given up */
 	TT_GOSSIP_TRIES = 3,    /* a reader that was overtaken so often has no peer */
 	TT_GOSSIP_PIECE = 1 << 20, TT_GOSSIP_DEPTH = 4, /* bytes of a GET, and how many are under way */
+	TT_GOSSIP_DEVICE_PIECE = 64 << 20,              /* where the buffers are a GPU's */
 	TT_GOSSIP_BLEND = 256 << 10, /* bytes averaged at once: the lock is held for so long */
 	TT_GOSSIP_NOISE_MIN = 10, TT_GOSSIP_NOISE_MAX = 1000, /* dpwa's */
 };
@@ -118,7 +119,8 @@ struct tt_gossip_device { /* zeros: the model is in host memory, or the library'
 	struct tutti_window *window;
 	struct tt_pinned *pinned;
 	struct tt_timer timer;
-	struct tt_gpu_fence *fence; /* that is waited for */
+	struct tt_gpu_fence *fence; /* that is waited for ... */
+	uint64_t waits_since;       /* ... since then */
 	uint64_t mark;              /* of all work so far */
 };
 

@@ -167,10 +167,16 @@ static void answer(struct tt_fetch *f, int verdict)
 
 static void piece_came(struct tt_post *p, int err);
 
+/* A GPU averages all in one pass, and a GET from GPU to GPU takes tens of us however short it is. */
+static size_t piece_of(const struct tutti_gossip *g)
+{
+	return g->device.apart ? TT_GOSSIP_DEVICE_PIECE : TT_GOSSIP_PIECE;
+}
+
 static bool get_piece(struct tt_fetch *f, struct tt_fetch_piece *piece)
 {
 	const struct tt_gossip_device *d = &f->g->device;
-	size_t bytes = tt_min(TT_GOSSIP_PIECE, f->g->model.bytes - f->sent), at = f->sent;
+	size_t bytes = tt_min(piece_of(f->g), f->g->model.bytes - f->sent), at = f->sent;
 
 	piece->landed = false;
 	f->sent += bytes;
@@ -198,7 +204,7 @@ static void piece_came(struct tt_post *p, int err)
 			end(f, f->err);
 		return;
 	}
-	while (f->have < all && (piece = &f->piece[f->have / TT_GOSSIP_PIECE % TT_GOSSIP_DEPTH])->landed) {
+	while (f->have < all && (piece = &f->piece[f->have / piece_of(f->g) % TT_GOSSIP_DEPTH])->landed) {
 		f->have += piece->post.op.len;
 		get_piece(f, piece);
 	}
@@ -600,7 +606,7 @@ static int await(struct arrival *a, uint64_t deadline)
 	if (a->tries != f->tries)
 		a->done = 0;
 	a->tries = f->tries;
-	a->have = f->state == TT_FETCH_HEAD ? 0 : tt_min(f->have, a->done + TT_GOSSIP_PIECE);
+	a->have = f->state == TT_FETCH_HEAD ? 0 : tt_min(f->have, a->done + piece_of(f->g));
 	return err ? err : f->state == TT_FETCH_DONE ? f->err : 0;
 }
 

@@ -39,11 +39,12 @@ class Gossip(Wrapper):
         and divergence_threshold. Returns how the round before has ended; None: there was none.
         """
         self._check()
-        result = self.gossip.mix(float(loss)) if self._published else None
+        loss = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        result = self.gossip.mix(loss) if self._published else None
         self._published = self._count % self._every == 0
         self._count += 1
         if self._published:
-            self.gossip.publish(float(loss))
+            self.gossip.publish(loss)
         return result
 
     @torch.no_grad()
