@@ -296,8 +296,8 @@ typedef struct tutti_change {
 	uint64_t reserved[4];
 } tutti_change;
 /* Notes who comes and goes, in the whole job. Returns a descriptor that is readable while there are changes that nobody
- * has taken, or -errno. Ranks that went before are the first changes. Of more than 256 that nobody takes the oldest are
- * lost. tutti_leave closes the descriptor.
+ * has taken, or -errno. The first changes are ranks that went before, and ranks that joined the job under way and are
+ * in no group yet. Of more than 256 that nobody takes the oldest are lost. tutti_leave closes the descriptor.
  * If `changed` is not NULL a thread of the library's own takes the changes, soon after: `changed` may make any call but
  * tutti_leave, and should not take long. A call of `changed` may go on when another watch has returned: arg stays until
  * the job is left. */

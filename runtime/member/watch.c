@@ -90,7 +90,16 @@ void tt_watch_free(struct tt_job *job)
 	tt_members(job)->watch = NULL;
 }
 
-/* Ranks that ended earlier are changes, too: none is missed between joining and watching. */
+/* Ranks that ended earlier are changes, too, and so are those that have joined since and are in no group: none is
+ * missed between joining and watching. */
+static void tell_earlier(struct tt_job *job, const struct tt_member *m)
+{
+	if (m->state >= TT_LEFT)
+		tt_watch_tell(job, m, m->state == TT_LEFT ? TUTTI_LEFT : TUTTI_GONE);
+	else if (m->outside && *m->addr) /* else its news come later */
+		tt_watch_tell(job, m, TUTTI_JOINED);
+}
+
 static int open_watch(struct tt_job *job)
 {
 	struct tt_watch *w = calloc(1, sizeof *w);
@@ -104,9 +113,7 @@ static int open_watch(struct tt_job *job)
 	}
 	tt_members(job)->watch = w;
 	for (int i = 0; i < job->size; i++)
-		if (tt_member(job, i)->state >= TT_LEFT)
-			tt_watch_tell(job, tt_member(job, i),
-			              tt_member(job, i)->state == TT_LEFT ? TUTTI_LEFT : TUTTI_GONE);
+		tell_earlier(job, tt_member(job, i));
 	return 0;
 }
 

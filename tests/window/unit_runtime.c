@@ -1790,6 +1790,8 @@ static void come_back(tutti *job, int as, int rank)
 		return;
 	}
 	CHECK(tutti_late(job) == 0);
+	if (tt_world && me == 1)
+		pass_time(500 * TT_MS); /* this rank watches late, and misses nothing */
 	CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
 	CHECK(tutti_allreduce(job, &y, &y, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
 	CHECK(tutti_group_shrink(job, &left) == 0);
