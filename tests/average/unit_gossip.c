@@ -1365,6 +1365,15 @@ static int mix_round(tutti_gossip *g)
 	return r.peer;
 }
 
+/* Beside other work a round may miss its deadline. */
+static bool mixes_with(tutti_gossip *g, int peer)
+{
+	for (int ms = 0; ms < 20000; ms++, usleep(1000))
+		if (mix_round(g) == peer)
+			return true;
+	return false;
+}
+
 /* b lists itself first, then a; a lists itself alone, and has b as a guest. */
 static void meet_own_lists(const char *transports)
 {
@@ -1392,8 +1401,7 @@ static void meet_own_lists(const char *transports)
 	x[1] = 2;
 	CU_ASSERT(tutti_gossip_publish(g[1], 1) == 0 && tutti_node_add(job[0], "b", "localhost", port[1]) == 1);
 	CU_ASSERT_PTR_NOT_NULL(strstr(tt_member(tt_job_of(job[0]), 1)->addr, "tcp:localhost:")); /* not as b says it */
-	for (int ms = 0; ms < 20000 && mix_round(g[0]) != 1; ms++)
-		usleep(1000);
+	CU_ASSERT(mixes_with(g[0], 1));
 	CU_ASSERT_EQUAL(x[0], 2);
 	CU_ASSERT(tutti_barrier(job[0], NULL) == -ENOTSUP && strstr(tutti_why(), "TUTTI_LISTS=own"));
 	CU_ASSERT(tutti_group_of(job[0], (int[]){ 0, 1 }, 2, "two", &none) == -ENOTSUP);
@@ -1406,7 +1414,7 @@ static void meet_own_lists(const char *transports)
 	g[1] = join_own(file[1], "b", transports, &x[1], &job[1]);
 	for (int ms = 0; ms < 20000 && (mix_round(g[1]) != 1 || mix_round(g[0]) != 1); ms++)
 		usleep(1000);
-	CU_ASSERT_EQUAL(mix_round(g[0]), 1);
+	CU_ASSERT(mixes_with(g[0], 1));
 	tutti_gossip_close(g[1]); /* b's next life does not list a, which finds it */
 	tutti_leave(job[1]);
 	unlink(file[1]);
@@ -1421,7 +1429,7 @@ static void meet_own_lists(const char *transports)
 	g[1] = join_own(file[1], "b", transports, &x[1], &job[1]);
 	for (int ms = 0; ms < 20000 && (mix_round(g[1]) != -1 || mix_round(g[0]) != 1); ms++)
 		usleep(1000);
-	CU_ASSERT_EQUAL(mix_round(g[0]), 1);
+	CU_ASSERT(mixes_with(g[0], 1));
 	for (int i = 0; i < 2; i++) {
 		tutti_gossip_close(g[i]);
 		tutti_leave(job[i]);
