@@ -106,6 +106,55 @@ def test_in_place(ranks):
     ranks(2, together(program))
 
 
+def test_shards(ranks):
+    def program():
+        job = tutti.init()
+        if job.rank < 2:
+            w, part = np.zeros(1000 + job.rank, "f4"), tutti.Shard(job.rank, 2, wait=0)
+            raises(ValueError, "one group", tutti.Publisher, "m", {"w": w}, shard=part, boot="127.0.0.1:4711")
+            raises(tutti.errors.InvalidArgument, "shard", tutti.Publisher, "m", {"w": w}, shard=tutti.Shard(2, 2))
+            if job.rank == 1:           # after shard 0, for this one does not wait
+                job.barrier()
+            publisher = tutti.Publisher("model", {"w%d" % job.rank: w}, generation=1, shard=part)
+            if job.rank == 0:
+                job.barrier()
+            job.barrier()
+            w[:] = 1
+            publisher.publish(1)
+            job.barrier()
+            w[:] = 2
+            if job.rank == 0:
+                publisher.publish(2)
+                w[:] = 3
+                publisher.publish(3)    # two versions ahead: half of three buffers, rounded up
+                raises(tutti.errors.Busy, "shard", publisher.publish, 4)
+                assert publisher.look().version == 3
+            job.barrier()
+            job.barrier()               # the reader looks
+            if job.rank == 1:
+                publisher.publish(2)
+            job.barrier()
+            job.barrier()
+            publisher.close()
+        else:
+            job.barrier()
+            reader = tutti.Reader("model")
+            assert reader.weights == [tutti.Weight("w0", (1000,), "float32", 0),
+                                      tutti.Weight("w1", (1001,), "float32", 1)], reader.weights
+            job.barrier()
+            job.barrier()
+            job.barrier()
+            fetched = reader.fetch()
+            assert fetched.version == 1 and all((w == 1).all() for w in fetched.weights.values())
+            job.barrier()
+            job.barrier()
+            fetched = reader.fetch(1)
+            assert fetched.version == 2 and all((w == 2).all() for w in fetched.weights.values())
+            job.barrier()
+
+    ranks(3, together(program))
+
+
 def test_deltas(ranks):
     def program():
         job = tutti.init()

@@ -131,6 +131,34 @@ def test_refused(tensors, sentence):
         tutti.torch.WeightPublisher(tensors)
 
 
+def test_shards(ranks):
+    """Two ranks publish their layers; a reader has the whole model."""
+    def program():
+        import torch
+        import tutti.torch
+
+        job = tutti.init()
+        model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4)))
+        mine = {name: t for name, t in model.state_dict().items() if int(name[0]) // 2 == job.rank}
+        if job.rank < 2:
+            publisher = tutti.torch.WeightPublisher(mine, "m", generation=1, shard=tutti.Shard(job.rank, 2))
+            for version in 1, 2, 3:
+                for t in mine.values():
+                    t.fill_(version)
+                publisher.publish(version)
+            job.barrier()
+            publisher.close()
+        else:
+            reader = tutti.torch.WeightReader(model, "m")
+            assert {w.name: w.shard for w in reader.weights}["3.bias"] == 1
+            while reader.fetch().version < 3:
+                pass
+            assert all((t == 3).all() for t in model.state_dict().values())
+            job.barrier()
+
+    ranks(3, together(program))
+
+
 def test_dtensors(ranks):
     """What torch 1.13 can show of DTensors, by a stand-in: the mesh's first rank publishes what all ranks gather."""
     def program():
@@ -163,6 +191,8 @@ def test_dtensors(ranks):
         for t in (rows, others) if not hasattr(rows, "untyped_storage") else ():
             t.untyped_storage = t.storage
         tensors = {"w": Part(whole, rows), "tied": Part(whole, rows), "b": torch.ones(2)}
+        raises(ValueError, "published whole, by one rank", tutti.torch.WeightPublisher, tensors, "x",
+               shard=tutti.Shard(job.rank, 2))
         publisher = tutti.torch.WeightPublisher(tensors, "x", torch.bfloat16)
         publisher.publish(1)
         assert len(gathered) == 1 and gathered[0] is tensors["w"], gathered

@@ -18,7 +18,7 @@ from .gossip import Gossip
 from .group import Change, Group, Message, Peer, Stat
 from .job import Job, Watch, empty, init, version
 from .operation import Operation, wait_all, wait_any
-from .publish import Fetched, Publisher, PublisherInfo, Reader, Weight
+from .publish import Fetched, Publisher, PublisherInfo, Reader, Shard, Weight
 from .registration import Registration, register
 from .table import Table, TableInfo, Versions
 from .update import (Init, Updater, accumulate, adagrad, adam, adamw, assign, dcasgd, dcasgda, elastic, ftrl, momentum,
@@ -33,4 +33,4 @@ __all__ += ["Controller", "Init", "Queue", "Request", "Table", "TableInfo", "Upd
             "accumulate", "adagrad", "adam", "adamw", "assign", "dcasgd", "dcasgda", "elastic", "ftrl", "momentum",
             "nesterov", "normal", "rmsprop", "sgd", "smoothed", "uniform"]
 __all__ += ["Center", "ElasticAverage", "Gossip", "Gradients", "elastic_alpha", "elastic_alpha_max"]
-__all__ += ["Fetched", "Publisher", "PublisherInfo", "Reader", "Weight"]
+__all__ += ["Fetched", "Publisher", "PublisherInfo", "Reader", "Shard", "Weight"]

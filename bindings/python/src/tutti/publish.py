@@ -25,6 +25,16 @@ class Weight(NamedTuple):
     name: str
     shape: Tuple[int, ...]
     dtype: str  # "float32"
+    shard: int = 0  # which shard has it; 0, too, if the publication has none
+
+
+class Shard(NamedTuple):
+    """A part of a publication: several ranks publish under one name, each its own tensors."""
+
+    number: int                   # from 0 up
+    of: int                       # how many shards there are: 2 to 1024
+    rank_0: int = 0               # the rank in the group that has shard 0, where readers begin
+    wait: Optional[float] = None  # seconds that opening and publishing wait for slower shards; None: the group's
 
 
 class PublisherInfo(NamedTuple):
@@ -106,8 +116,10 @@ class Publisher(_Fleet, Owner):
     None: the default job. boot: "HOST:PORT" of this host instead: there the object makes a job of its own for readers,
     which ends with close(). The rest of that job comes from the environment, as TUTTI_SECRET; for more make a
     tutti.Job(boot=boot, rank=0, ranks=1, ...) and give it as group. deltas: memory for what changes between versions,
-    as a part of the weights' bytes: 0.5 is half of them, 0 none; `fetch` with `held` reads it. Does not block. Raises
-    Exists, OutOfMemory; InvalidArgument; NotSupported: memory of a GPU; of `boot`, what tutti.Job raises.
+    as a part of the weights' bytes: 0.5 is half of them, 0 none; `fetch` with `held` reads it. shard: these weights are
+    a part of the publication; all shards name the same generation, and publish the same versions. Blocks only if it is
+    a shard: until shard 0 is open. Raises Exists, OutOfMemory; InvalidArgument; NotSupported: memory of a GPU; of
+    `boot`, what tutti.Job raises; a shard TimedOut, Stale.
 
     One thread at a time publishes; another thread may call `wait`, `look` and `readers` meanwhile.
     """
@@ -115,11 +127,16 @@ class Publisher(_Fleet, Owner):
     _end = lib.tutti_publisher_close
 
     def __init__(self, name: str, weights: Named, buffers: int = 0, hold: float = 0, generation: int = 0,
-                 group: Optional[Group] = None, boot: Optional[str] = None, deltas: float = 0) -> None:
+                 group: Optional[Group] = None, boot: Optional[str] = None, deltas: float = 0,
+                 shard: Optional[Shard] = None) -> None:
         named = list(weights.items() if isinstance(weights, Mapping) else weights)
         self._names, values = [name for name, _ in named], [x for _, x in named]
         c = ffi.new("tutti_publisher_config *", {"buffers": buffers, "hold_ms": milliseconds(hold),
                                                  "generation": generation, "deltas": deltas})
+        if shard is not None and boot is not None:
+            raise ValueError("shards are ranks of one group: make a tutti.Job(boot=...) and give it as `group`")
+        if shard is not None:
+            c.shard, c.shards, c.shard_0, c.shard_wait_ms = *shard[:3], milliseconds(shard.wait)
         pairs, taken = held_pairs(values), []  # type: Optional[List[Any]], List[Buffer]
         if pairs is None:
             taken = [need_c_order(readable(x)) for x in values]
@@ -143,8 +160,10 @@ class Publisher(_Fleet, Owner):
     def publish(self, version: int, meta: Any = b"") -> None:
         """Copies the weights, and shows them as this version.
 
-        version: above the last one, below 2 ** 60. meta: up to 4096 bytes, which readers get with the version. Does
-        not block. Raises InvalidArgument.
+        version: above the last one, below 2 ** 60. meta: up to 4096 bytes, which readers get with the version. Blocks
+        only if it is a shard, and ahead of the others. Raises InvalidArgument; a shard Busy: it is still ahead, and has
+        published nothing; RankDied, RankLeft: a shard is gone; Stale: shard 0 has closed the name. After these three
+        all shards close, and open the name under a higher generation.
         """
         self._show(lib.tutti_publisher_publish, version, meta)
 
@@ -210,7 +229,7 @@ class Reader(_Fleet):
     def _weight(self, i: int) -> Weight:
         w = ffi.new("tutti_weight *")
         call(lib.tutti_reader_weight, self._handle, i, w)
-        return Weight(ffi.string(w.name).decode(), tuple(w.shape)[:w.dims], NAMES[w.type])
+        return Weight(ffi.string(w.name).decode(), tuple(w.shape)[:w.dims], NAMES[w.type], w.shard)
 
     @property
     def weights(self) -> List[Weight]:
@@ -318,4 +337,4 @@ class Reader(_Fleet):
         return b
 
 
-__all__ = ["Fetched", "Publisher", "PublisherInfo", "Reader", "Weight"]
+__all__ = ["Fetched", "Publisher", "PublisherInfo", "Reader", "Shard", "Weight"]

@@ -87,7 +87,8 @@ class WeightPublisher(publish.Publisher):
     its own. Each publish is one copy (and cast) into one of `buffers` buffers in the host's memory, 3 to 16, from a GPU
     too: if this process uses CUDA when the object is made, these buffers are pinned. group, boot: as of
     tutti.Publisher. deltas: memory for what changes between versions, as a part of the weights' bytes, 0: none: a
-    WeightReader of a model reads that where it is shorter.
+    WeightReader of a model reads that where it is shorter. shard, generation: as of tutti.Publisher; a model with
+    DTensors takes no shard.
 
     A model with DTensors, as FSDP2's: all ranks of the mesh make the object, and call `publish`. The first rank of the
     mesh publishes, and gathers whole tensors for that, one at a time. The other ranks do nothing else with the object.
@@ -98,17 +99,21 @@ class WeightPublisher(publish.Publisher):
     _by: Optional[int] = None  # the rank that publishes instead of this one
 
     def __init__(self, model: Source, name: str = "weights", dtype: Optional[torch.dtype] = None, buffers: int = 3,
-                 group: Optional[Group] = None, boot: Optional[str] = None, deltas: float = 0) -> None:
+                 group: Optional[Group] = None, boot: Optional[str] = None, deltas: float = 0,
+                 shard: Optional[publish.Shard] = None, generation: int = 0) -> None:
         self._source = _keep(model)
         tensors = _tensors(self._source, True)
         self._kinds = {name: (t.shape, dtype if dtype is not None and t.is_floating_point() else t.dtype)
                        for name, t in tensors.items()}
         by = _publishing_rank(tensors)
+        if by is not None and shard is not None:
+            raise ValueError("a model with DTensors is published whole, by one rank: leave out `shard`, or publish "
+                             "{name: t.to_local()} under names of your own")
         if by is not None and by != torch.distributed.get_rank():
             self._by, self.name = by, name
             return
         super().__init__(name, {name: (tuple(shape), kind) for name, (shape, kind) in self._kinds.items()}, buffers,
-                         group=group, boot=boot, deltas=deltas)
+                         generation=generation, group=group, boot=boot, deltas=deltas, shard=shard)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name == "_handle" and self._by is not None:
