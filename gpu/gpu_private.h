@@ -47,7 +47,9 @@ int tt_gpu_enter(int device, CUstreamCaptureMode *before);
 void tt_gpu_leave(CUstreamCaptureMode before);
 int tt_gpu_any(void);             /* a device that is in use and whole; -1: none is */
 
-/* ---- memory.c: what is mapped by us ---- */
+/* ---- memory.c: what is mapped by us; the heap ---- */
+
+void tt_gpu_find_heap(void); /* before tt_gpu_here is true */
 
 struct tt_gpu_map {
 	char *base;

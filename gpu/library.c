@@ -50,6 +50,7 @@ static void load(int flags)
 		return;
 	}
 	state.forks = state.forks || !pthread_atfork(tt_gpu_maps_lock, tt_gpu_maps_unlock, become_child);
+	tt_gpu_find_heap();
 	if (state.forks)
 		tt_gpu_here = true;
 }

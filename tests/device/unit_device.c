@@ -2,6 +2,7 @@
 #include "device/device_private.h"
 #include "gpu/gpu_private.h"
 #include "tests/device/memory.h"
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 enum { MOST = (3 << 20) + 77, SIZES = 6 };
@@ -947,10 +948,11 @@ static void test_left_stuck(void)
 
 /* ---- what the driver is asked ---- */
 
-/* One question about memory that is not Tutti's, in each call. */
+/* One question about memory that is neither Tutti's nor of the heap, in each call. */
 static void program_asked(tutti *job)
 {
-	char *foreign = take_foreign(0, BIG), *host = take(job, BIG, -1), *plain = malloc(BIG);
+	char *foreign = take_foreign(0, BIG), *host = take(job, BIG, -1);
+	char *plain = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char *each[] = { foreign, plain };
 	tutti_op send = { 0 };
 	tutti_window *w;
@@ -970,7 +972,7 @@ static void program_asked(tutti *job)
 	tutti_window_close(w);
 	free_foreign(0, foreign);
 	tutti_free(job, host);
-	free(plain);
+	munmap(plain, BIG);
 }
 
 /* Calls that wait for one stream ask it once a turn, however many they are. */

@@ -94,6 +94,25 @@ static void test_host(void)
 	be_done();
 }
 
+/* The driver is not asked about the heap; it is asked where the range leaves the heap. */
+static void test_heap(void)
+{
+	struct tt_gpu_range r;
+	char *at;
+	uint64_t calls;
+
+	use_cuda();
+	at = sbrk(LEN);
+	calls = fake_cuda_calls("cuPointerGetAttributes");
+	CU_ASSERT_TRUE(at != (void *)-1 && !tt_gpu_find(at, LEN, &r) && r.device == -1);
+	CU_ASSERT_EQUAL(fake_cuda_calls("cuPointerGetAttributes"), calls);
+	CU_ASSERT_TRUE(!tt_gpu_find(at, (size_t)((char *)sbrk(0) - at) + 1, &r) && r.device == -1);
+	CU_ASSERT_EQUAL(fake_cuda_calls("cuPointerGetAttributes"), calls + 1);
+	CU_ASSERT_TRUE(!tt_gpu_find(&at, sizeof at, &r) && r.device == -1);
+	CU_ASSERT_EQUAL(fake_cuda_calls("cuPointerGetAttributes"), calls + 2);
+	be_done();
+}
+
 static void test_device_memory(void)
 {
 	struct tt_gpu_range r, again;
@@ -806,6 +825,7 @@ static void test_off(void)
 
 static CU_TestInfo tests[] = { { "each call fails once", test_each_call_fails },
 	                       { "host memory", test_host },
+	                       { "the heap", test_heap },
 	                       { "device memory", test_device_memory },
 	                       { "refused memory", test_refused_memory },
 	                       { "mappings side by side", test_mappings_side_by_side },
