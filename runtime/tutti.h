@@ -296,8 +296,9 @@ typedef struct tutti_change {
 	uint64_t reserved[4];
 } tutti_change;
 /* Notes who comes and goes, in the whole job. Returns a descriptor that is readable while there are changes that nobody
- * has taken, or -errno. The first changes are ranks that went before, and ranks that joined the job under way and are
- * in no group yet. Of more than 256 that nobody takes the oldest are lost. tutti_leave closes the descriptor.
+ * has taken, or -errno. The first changes, in the order of the ranks, are ranks that went before, and ranks that joined
+ * the job under way and are in no group yet. Of more than 256 that nobody takes the oldest are lost. tutti_leave closes
+ * the descriptor.
  * If `changed` is not NULL a thread of the library's own takes the changes, soon after: `changed` may make any call but
  * tutti_leave, and should not take long. A call of `changed` may go on when another watch has returned: arg stays until
  * the job is left. */
@@ -1472,8 +1473,8 @@ void tutti_publisher_close(tutti_publisher *);
  *   Readers of shards see the newest version that all shards have, and no shard writes over that version. A shard waits
  * for the slowest one while it is ahead by half of its buffers (rounded up), shard_wait_ms at most. It never waits for
  * a reader. -EAGAIN: the shard is still ahead, and has published nothing. -ECONNRESET, -ENOTCONN: a shard is gone.
- * -ESTALE: shard 0 has closed the name; the version may have been published nevertheless. After these all shards close,
- * and open the name under a higher generation. */
+ * -ESTALE: shard 0 has closed the name; the version may have been published nevertheless. After -EAGAIN a shard calls
+ * again. After the other errors all shards close, and open the name under a higher generation. */
 int tutti_publisher_publish(tutti_publisher *, uint64_t version, const void *meta, size_t meta_bytes);
 /* The same without a copy: the program writes all elements into a buffer, between these calls. to: gets the list of the
  * tensors, n of them, as they lie in the buffer; they hold an older version, or zeros. Until the commit another begin

@@ -204,6 +204,7 @@ static void begin(struct tutti_gossip *g)
 	g->next = g->holds ? 0 : -1;
 	for (int i = 0; i < TT_GOSSIP_FETCHES; i++) {
 		g->fetch[i].g = g;
+		g->fetch[i].unit = TT_GOSSIP_PIECE;
 		for (int k = 0; k < TT_GOSSIP_DEPTH; k++)
 			g->fetch[i].piece[k].fetch = &g->fetch[i];
 	}

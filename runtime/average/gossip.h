@@ -22,7 +22,7 @@ enum {
 	TT_GOSSIP_FETCHES = 4,  /* under way at once, also those that were given up */
 	TT_GOSSIP_TRIES = 3,    /* a reader that was overtaken so often has no peer */
 	TT_GOSSIP_PIECE = 1 << 20, TT_GOSSIP_DEPTH = 4, /* bytes of a GET, and how many are under way */
-	TT_GOSSIP_DEVICE_PIECE = 64 << 20,              /* where the buffers are a GPU's */
+	TT_GOSSIP_DEVICE_PIECE = 64 << 20,              /* from GPU to GPU: as TT_DIRECT of device_private.h */
 	TT_GOSSIP_BLEND = 256 << 10, /* bytes averaged at once: the lock is held for so long */
 	TT_GOSSIP_NOISE_MIN = 10, TT_GOSSIP_NOISE_MAX = 1000, /* dpwa's */
 };
@@ -105,6 +105,7 @@ struct tt_fetch { /* another rank's buffer on its way here */
 	struct tt_post post;
 	struct tt_fetch_piece piece[TT_GOSSIP_DEPTH];
 	size_t sent, have;          /* bytes, from the first one on */
+	size_t unit;                /* of a GET */
 	char *staging;              /* room for a model, where the model is. Made when it is first needed */
 	struct tt_pinned *pinned;   /* that room */
 };
@@ -112,6 +113,7 @@ struct tt_fetch { /* another rank's buffer on its way here */
 struct tt_gossip_device { /* zeros: the model is in host memory, or the library's */
 	int gpu;
 	bool apart;                 /* the buffers are the device's, and have a window of their own */
+	size_t piece;               /* of a GET from GPU to GPU */
 	bool registered;            /* the driver knows the buffers, which are the host's */
 	bool late;                  /* the last call has waited for the device in vain */
 	bool stuck;                 /* at the end copies were under way: the memory that they use stays */

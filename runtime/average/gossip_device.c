@@ -10,7 +10,8 @@
 #include "average/gossip.h"
 #include "device/device.h"
 
-enum { COPY_NS = 10000, FENCE_NS = 100000 }; /* between two looks at the device, which wakes no sleeper; at most */
+enum { COPY_NS = 10000, FENCE_NS = 100000 }; /* between two looks at the device, which wakes no
+                                                * sleeper; FENCE_NS is the longest time */
 
 /* ---- opening and closing ---- */
 
@@ -50,6 +51,7 @@ static int open_buffers(struct tutti_gossip *g)
 	void *buffers;
 	int err;
 
+	d->piece = TT_GOSSIP_DEVICE_PIECE;
 	if (!d->apart && !(err = tt_gpu_register(g->memory, g->bytes)))
 		d->registered = true;
 	else if (d->apart && !(err = tt_gpu_alloc(d->gpu, bytes, &buffers)))

@@ -167,16 +167,20 @@ static void answer(struct tt_fetch *f, int verdict)
 
 static void piece_came(struct tt_post *p, int err);
 
-/* A GPU averages all in one pass, and a GET from GPU to GPU takes tens of us however short it is. */
-static size_t piece_of(const struct tutti_gossip *g)
+/* A GET from GPU to GPU takes tens of us, however short it is. Where the bytes pass through the host's memory, long
+ * GETs would take all chunks of both ranks, and short puts and gets of the program would wait. */
+static size_t piece_of(const struct tt_fetch *f)
 {
-	return g->device.apart ? TT_GOSSIP_DEVICE_PIECE : TT_GOSSIP_PIECE;
+	struct tt_member *m = tt_member(f->g->job, f->rank);
+
+	return f->g->device.apart && m->state == TT_UP && tt_member_net(m)->host_only ? f->g->device.piece
+	                                                                               : TT_GOSSIP_PIECE;
 }
 
 static bool get_piece(struct tt_fetch *f, struct tt_fetch_piece *piece)
 {
 	const struct tt_gossip_device *d = &f->g->device;
-	size_t bytes = tt_min(piece_of(f->g), f->g->model.bytes - f->sent), at = f->sent;
+	size_t bytes = tt_min(f->unit, f->g->model.bytes - f->sent), at = f->sent;
 
 	piece->landed = false;
 	f->sent += bytes;
@@ -204,7 +208,7 @@ static void piece_came(struct tt_post *p, int err)
 			end(f, f->err);
 		return;
 	}
-	while (f->have < all && (piece = &f->piece[f->have / piece_of(f->g) % TT_GOSSIP_DEPTH])->landed) {
+	while (f->have < all && (piece = &f->piece[f->have / f->unit % TT_GOSSIP_DEPTH])->landed) {
 		f->have += piece->post.op.len;
 		get_piece(f, piece);
 	}
@@ -219,6 +223,7 @@ static void get_data(struct tt_fetch *f)
 {
 	f->state = TT_FETCH_DATA;
 	f->sent = f->have = 0;
+	f->unit = piece_of(f);
 	for (int i = 0; i < TT_GOSSIP_DEPTH && get_piece(f, &f->piece[i]); i++)
 		continue;
 }
@@ -606,7 +611,7 @@ static int await(struct arrival *a, uint64_t deadline)
 	if (a->tries != f->tries)
 		a->done = 0;
 	a->tries = f->tries;
-	a->have = f->state == TT_FETCH_HEAD ? 0 : tt_min(f->have, a->done + piece_of(f->g));
+	a->have = f->state == TT_FETCH_HEAD ? 0 : tt_min(f->have, a->done + f->unit);
 	return err ? err : f->state == TT_FETCH_DONE ? f->err : 0;
 }
 

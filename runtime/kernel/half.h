@@ -2,7 +2,7 @@
  *
  * The processor's kernels (reduce_kernels.h) and a GPU's (kernels.cu) include this text. For the processor vf32 and
  * vu32 are vectors of numbers and of words; for a GPU each is one. Narrowing accepts no NaN but the clean one.
- * Instructions for f16, where there are some, do the same.
+ * Instructions for f16, where there are some, do the same; a GPU's has another NaN, which kernels.cu replaces.
  *
  *   AS(type, x)          the same bits as another type
  *   ALL(type, x)         x in all lanes

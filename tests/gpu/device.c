@@ -1,7 +1,7 @@
 /* device.c - what tests/gpu/device.sh runs on a machine with a GPU: device PART [BYTES [SECONDS]]
  *
  * Each finding is a line of JSON. Exit status: 0; 1: something is wrong; 77: no GPU here. BYTES is the size of large
- * copies. SECONDS is how long `right` and `torn` go on, and how long `streams` pauses between two calls of cuMemFree.
+ * copies. SECONDS is how long `right` and `torn` go on, and how long `streams` pauses between two frees (0: not).
  * `torn`, `streams` and `faults` need `tutti run -n 2`. */
 #include "gpu/gpu_private.h"
 #include "kernel/kernel.h"
@@ -516,9 +516,12 @@ static void *free_much(void *unused)
 	CUdeviceptr at;
 
 	check(tt_gpu_enter(0, &before));
-	for (; !over; freed++, usleep((useconds_t)(seconds * 1e6)))
+	for (; !over; freed++) {
 		if (alloc_memory(&at, 1 << 20) || free_memory(at))
 			check(tt_fail(-EIO, "cuMemAlloc or cuMemFree fails"));
+		if (seconds > 0)
+			usleep((useconds_t)(seconds * 1e6));
+	}
 	tt_gpu_leave(before);
 	return unused;
 }

@@ -2,12 +2,13 @@
 # device.sh - what only a machine with a GPU can show. It needs no checkout and no compiler there.
 #
 #   device.sh pack FOLDER [WHEEL]  builds the programs with few libraries, and puts them and this script into FOLDER
-#   device.sh quick [PART ...]     3 minutes at most: facts, bits, order, another process, speed, PyTorch
-#   device.sh full [PART ...]      6 minutes at most: longer, larger, and compute-sanitizer and ncu where they are
+#   device.sh quick [PART ...]     4 minutes at most: facts, bits, order, another process, speed, PyTorch
+#   device.sh full [PART ...]      9 minutes at most: longer, larger, and compute-sanitizer and ncu where they are
 #
-# WHEEL, of `make wheel`, is for PyTorch's part; cffi's wheel may lie beside it. The programs lie beside this script, or in the build tree that $top_builddir names. Findings go to $OUT/gpu.json (out/
-# by default), a line of JSON each, as they come; messages to $OUT/gpu.log; the table that is printed at the end to
-# $OUT/table.txt. Exit status: 0; 1: a part failed; 77: there is no GPU. SIZE (bytes) makes the large copies smaller.
+# The programs lie beside this script, or in the build tree that $top_builddir names. WHEEL is of `make wheel`, for the
+# part with PyTorch, which needs cffi: its wheel may lie beside ours. Findings go to $OUT/gpu.json (out/ by default), a
+# line of JSON each, as they come; messages to $OUT/gpu.log; the table that is printed at the end to $OUT/table.txt. Exit
+# status: 0; 1: a part failed; 77: there is no GPU. SIZE (bytes) makes the large copies smaller.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
@@ -28,7 +29,7 @@ example    10 10
 perf       30 100
 perf_shm   10 90
 torn       18 40
-streams    10 10
+streams    30 30
 faults     10 10
 dma_buf    10 10
 torch      80 120
@@ -65,16 +66,20 @@ part_perf_shm() { # host to host, and device to device, of one host
 	done
 }
 part_torn() { "$tutti" run -n 2 "$device" torn "$((size < 67108864 ? size : 67108864))" "$(seconds_of "${SECONDS_TORN:-12}" 30)"; }
-part_streams() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" streams "$((size < 67108864 ? size : 67108864))" 0.002; }
+part_streams() { # beside a thread that frees memory every 2 ms, and beside one that does nothing else
+	TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" streams "$((size < 67108864 ? size : 67108864))" 0.002 &&
+		TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" streams "$((size < 1048576 ? size : 1048576))" 0
+}
 part_faults() { TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 "$device" faults; }
 part_dma_buf() { # and by which way each adapter reaches the GPU
 	"$device" dma_buf && "$tutti" info | grep -i 'gpu\|adapter' >&2
 }
 part_torch() { # over shared memory, over TCP, and with PyTorch's other allocator
+	command -v python3 > /dev/null || { echo "python3 is not here" >&2; return 77; }
 	if [ -n "$tree" ]; then
 		packages=$tree/bindings/python
 	else
-		packages=$(mktemp -d) && trap 'rm -rf "$packages"' EXIT &&
+		packages=$(mktemp -d) && trap 'rm -rf "$packages"' EXIT && trap 'exit 1' TERM &&
 			for wheel in "$here"/*.whl; do python3 -m zipfile -e "$wheel" "$packages" || return 77; done
 	fi
 	export PYTHONPATH="$packages"
@@ -100,8 +105,8 @@ pack() { # folder
 		--without-zlib --without-pmix --without-python && make tutti tests/gpu/device examples/gpu) > "$folder/build.log" 2>&1 ||
 		{ tail -5 "$folder/build.log"; exit 1; }
 	strip -o "$folder/tutti" "$build/tutti" && strip -o "$folder/device" "$build/tests/gpu/device" &&
-		strip -o "$folder/gpu" "$build/examples/gpu" && cp "$here/device.sh" "$here/device.py" ${2:+"$2"} "$folder" ||
-		exit 1
+		strip -o "$folder/gpu" "$build/examples/gpu" && rm -f "$folder"/tutti-*.whl &&
+		cp "$here/device.sh" "$here/device.py" ${2:+"$2"} "$folder" || exit 1
 	du -sk "$folder"
 }
 
@@ -123,7 +128,7 @@ run_part() { # name, limit
 	*) says=failed ;;
 	esac
 	why=$(tail -1 "$out/messages")
-	[ -n "$why" ] || [ "$says" = ok ] || why=$(grep '"failed"\|WRONG' "$json" | tail -1)
+	[ -n "$why" ] || [ "$says" = ok ] || why=$(grep "^{\"part\": \"$1\".*\\(\"failed\"\\|WRONG\\)" "$json" | tail -1)
 	note_end "$1" "$says" $(($(date +%s) - begun)) "$why"
 	[ "$says" = ok ] || [ "$says" = skipped ] || failed=1
 	[ "$1" != facts ] || [ $status -ne 77 ] || { echo "SKIPPED: no GPU here: $why"; exit 77; }
@@ -138,7 +143,11 @@ table() { # of the findings: part, what, value
 
 how=${1:-quick}
 case $how in
-pack) pack "${2:?device.sh pack FOLDER [WHEEL]}" ${3:+"$3"}; exit ;;
+pack)
+	[ $# -le 3 ] || { echo "device.sh: one wheel: $*" >&2; exit 2; }
+	pack "${2:?device.sh pack FOLDER [WHEEL]}" ${3:+"$3"}
+	exit
+	;;
 quick) size=${SIZE:-67108864} ;;
 full) size=${SIZE:-1073741824} ;;
 *) echo "device.sh: there is no '$how': it is quick, full or pack FOLDER" >&2; exit 2 ;;

@@ -113,7 +113,9 @@ def test_shards(ranks):
             w, part = np.zeros(1000 + job.rank, "f4"), tutti.Shard(job.rank, 2, wait=0)
             raises(ValueError, "one group", tutti.Publisher, "m", {"w": w}, shard=part, boot="127.0.0.1:4711")
             raises(tutti.errors.InvalidArgument, "shard", tutti.Publisher, "m", {"w": w}, shard=tutti.Shard(2, 2))
-            if job.rank == 1:           # after shard 0, for this one does not wait
+            raises(ValueError, "tutti.Shard of 2 or more", tutti.Publisher, "m", {"w": w}, shard=tutti.Shard(0, 1))
+            raises(ValueError, "tutti.Shard of 2 or more", tutti.Publisher, "m", {"w": w}, shard=(0, 2))
+            if job.rank == 1:           # after shard 0: that one is open then
                 job.barrier()
             publisher = tutti.Publisher("model", {"w%d" % job.rank: w}, generation=1, shard=part)
             if job.rank == 0:

@@ -141,7 +141,8 @@ def test_shards(ranks):
         model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4)))
         mine = {name: t for name, t in model.state_dict().items() if int(name[0]) // 2 == job.rank}
         if job.rank < 2:
-            publisher = tutti.torch.WeightPublisher(mine, "m", generation=1, shard=tutti.Shard(job.rank, 2))
+            part = tutti.Shard(1 - job.rank, of=2, rank_0=1)
+            publisher = tutti.torch.WeightPublisher(mine, "m", generation=1, shard=part)
             for version in 1, 2, 3:
                 for t in mine.values():
                     t.fill_(version)
@@ -149,8 +150,8 @@ def test_shards(ranks):
             job.barrier()
             publisher.close()
         else:
-            reader = tutti.torch.WeightReader(model, "m")
-            assert {w.name: w.shard for w in reader.weights}["3.bias"] == 1
+            reader = tutti.torch.WeightReader(model, "m", rank=1)
+            assert {w.name: w.shard for w in reader.weights}["3.bias"] == 0
             while reader.fetch().version < 3:
                 pass
             assert all((t == 3).all() for t in model.state_dict().values())

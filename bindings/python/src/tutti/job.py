@@ -132,7 +132,11 @@ class Job(Group):
                                  % _signal.Signals(signal).name)
 
     def watch(self) -> "Watch":
-        """Notes who comes and goes, in the whole job. Ranks that went before are the first changes."""
+        """Notes who comes and goes, in the whole job.
+
+        The first changes, in the order of the ranks, are ranks that went before, and ranks that joined the job under
+        way and are in no group yet.
+        """
         return Watch(self, call(lib.tutti_group_watch, self._c, NULL, NULL))
 
     def event_fd(self) -> int:

@@ -34,7 +34,7 @@ class Shard(NamedTuple):
     number: int                   # from 0 up
     of: int                       # how many shards there are: 2 to 1024
     rank_0: int = 0               # the rank in the group that has shard 0, where readers begin
-    wait: Optional[float] = None  # seconds that opening and publishing wait for slower shards; None: the group's
+    wait: Optional[float] = None  # seconds that `publish` and `writing` wait for slower shards; None: the group's
 
 
 class PublisherInfo(NamedTuple):
@@ -117,9 +117,10 @@ class Publisher(_Fleet, Owner):
     which ends with close(). The rest of that job comes from the environment, as TUTTI_SECRET; for more make a
     tutti.Job(boot=boot, rank=0, ranks=1, ...) and give it as group. deltas: memory for what changes between versions,
     as a part of the weights' bytes: 0.5 is half of them, 0 none; `fetch` with `held` reads it. shard: these weights are
-    a part of the publication; all shards name the same generation, and publish the same versions. Blocks only if it is
-    a shard: until shard 0 is open. Raises Exists, OutOfMemory; InvalidArgument; NotSupported: memory of a GPU; of
-    `boot`, what tutti.Job raises; a shard TimedOut, Stale.
+    a part of the publication; all shards name the same generation, which is not 0, publish the same versions, and keep
+    no deltas. Does not block; a shard waits until shard 0 is open, for the group's timeout. Raises Exists, OutOfMemory;
+    InvalidArgument; NotSupported: memory of a GPU, or deltas of a shard; what tutti.Job raises, with `boot`; TimedOut:
+    shard 0 is not open; Stale: shard 0 has a later generation.
 
     One thread at a time publishes; another thread may call `wait`, `look` and `readers` meanwhile.
     """
@@ -133,6 +134,8 @@ class Publisher(_Fleet, Owner):
         self._names, values = [name for name, _ in named], [x for _, x in named]
         c = ffi.new("tutti_publisher_config *", {"buffers": buffers, "hold_ms": milliseconds(hold),
                                                  "generation": generation, "deltas": deltas})
+        if shard is not None and not (isinstance(shard, Shard) and shard.of >= 2):
+            raise ValueError("shard is a tutti.Shard of 2 or more, and not %r" % (shard,))
         if shard is not None and boot is not None:
             raise ValueError("shards are ranks of one group: make a tutti.Job(boot=...) and give it as `group`")
         if shard is not None:
@@ -160,10 +163,10 @@ class Publisher(_Fleet, Owner):
     def publish(self, version: int, meta: Any = b"") -> None:
         """Copies the weights, and shows them as this version.
 
-        version: above the last one, below 2 ** 60. meta: up to 4096 bytes, which readers get with the version. Blocks
-        only if it is a shard, and ahead of the others. Raises InvalidArgument; a shard Busy: it is still ahead, and has
-        published nothing; RankDied, RankLeft: a shard is gone; Stale: shard 0 has closed the name. After these three
-        all shards close, and open the name under a higher generation.
+        version: above the last one, below 2 ** 60. meta: up to 4096 bytes, which readers get with the version. Does
+        not block; a shard waits while it is ahead of the others. Raises InvalidArgument. A shard raises Busy: it is
+        still ahead, and has published nothing: call again. It raises RankDied, RankLeft: a shard is gone, or Stale:
+        shard 0 has closed the name. Then all shards close, and open the name under a higher generation.
         """
         self._show(lib.tutti_publisher_publish, version, meta)
 
@@ -177,6 +180,7 @@ class Publisher(_Fleet, Owner):
 
         The program writes all elements: the arrays hold an older version, or zeros. Arrays of bfloat16 are uint16. The
         end of the block publishes the version, unless the block raises. Do not write to the arrays after the block.
+        Waits and raises as `publish`.
         """
         list_of = ffi.new("tutti_tensor[]", len(self._names))
         call(lib.tutti_publisher_begin, self._handle, list_of)

@@ -77,7 +77,7 @@ def _of_numpy(array: Any, dtype: torch.dtype) -> Tensor:
 
 
 class WeightPublisher(publish.Publisher):
-    """Publishes the weights of a model: other processes read the newest version, and the trainer waits for nobody.
+    """Publishes the weights of a model: other processes read the newest version, and the trainer waits for no reader.
 
         publisher = tutti.torch.WeightPublisher(model, "policy")
         optimizer.step(); publisher.publish(step)
@@ -87,8 +87,8 @@ class WeightPublisher(publish.Publisher):
     its own. Each publish is one copy (and cast) into one of `buffers` buffers in the host's memory, 3 to 16, from a GPU
     too: if this process uses CUDA when the object is made, these buffers are pinned. group, boot: as of
     tutti.Publisher. deltas: memory for what changes between versions, as a part of the weights' bytes, 0: none: a
-    WeightReader of a model reads that where it is shorter. shard, generation: as of tutti.Publisher; a model with
-    DTensors takes no shard.
+    WeightReader of a model reads that where it is shorter. generation, shard: as of tutti.Publisher, with its waits and
+    errors; a model with DTensors takes no shard.
 
     A model with DTensors, as FSDP2's: all ranks of the mesh make the object, and call `publish`. The first rank of the
     mesh publishes, and gathers whole tensors for that, one at a time. The other ranks do nothing else with the object.
@@ -100,7 +100,7 @@ class WeightPublisher(publish.Publisher):
 
     def __init__(self, model: Source, name: str = "weights", dtype: Optional[torch.dtype] = None, buffers: int = 3,
                  group: Optional[Group] = None, boot: Optional[str] = None, deltas: float = 0,
-                 shard: Optional[publish.Shard] = None, generation: int = 0) -> None:
+                 generation: int = 0, shard: Optional[publish.Shard] = None) -> None:
         self._source = _keep(model)
         tensors = _tensors(self._source, True)
         self._kinds = {name: (t.shape, dtype if dtype is not None and t.is_floating_point() else t.dtype)
