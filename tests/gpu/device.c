@@ -165,10 +165,10 @@ static void find_facts(void)
 
 static void take_times(void)
 {
-	struct tt_gpu_queue *q;
+	struct tt_gpu_queue *q = NULL; /* -Og does not see that each round of TIME sets these */
 	struct tt_gpu_range range;
 	struct tt_gpu_fence *fence;
-	void *at, *host;
+	void *at = NULL, *host = NULL;
 
 	TIME("first queue, with the context", "ms", 1e3, 1, q = open_queue());
 	TIME("load of the kernels", "ms", 1e3, 1, check(tt_gpu_kernels(0)));
