@@ -27,12 +27,15 @@ enum { RANKS_MAX = 9 };
 /* The order of additions is no matter of the wire, and 9 ranks on few cores mostly wait for each other. */
 static bool is_real(int n) { return all_or(n <= 5 || n == 8, n == 2 || n == 3); }
 
+/* The short check has each kind of number: one, powers of two, one rank and several beyond a power of two. */
+static bool is_simulated(int n) { return all_or(true, n <= 4 || n == 6 || n == 8); }
+
 /* On sim over seeds with 1 to 9 ranks, and on tcp and shm with some of these numbers. */
 static void on_wires(void (*program)(tutti *), const char *allreduce)
 {
 	for (int n = 1; n <= LARGEST; n++) {
 		struct ranks run = { .size = n, .allreduce = allreduce, .program = program };
-		for (run.wire = "sim"; run.seed != SEEDS; run.seed++)
+		for (run.wire = "sim"; is_simulated(n) && run.seed != SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 		if (is_real(n))
 			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
@@ -606,7 +609,7 @@ static void program_direct(tutti *job)
 static void test_direct(void)
 {
 	for (int n = 1; n <= LARGEST; n++)
-		for (uint64_t seed = 0; seed != SEEDS; seed++)
+		for (uint64_t seed = 0; is_simulated(n) && seed != SEEDS; seed++)
 			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n,
 			                                          .wire = "sim",
 			                                          .hosts = 1,
@@ -614,7 +617,7 @@ static void test_direct(void)
 			                                          .allreduce = "direct",
 			                                          .program = program_all }),
 			                0);
-	for (int n = 2; n <= LARGEST; n += 2)
+	for (int n = 2; n <= LARGEST; n += all_or(2, 4))
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){
 					.size = n, .wire = "shm", .allreduce = "direct", .program = program_direct }),
 		                0);
@@ -664,6 +667,7 @@ static void program_large(tutti *job)
 	check_allreduce_as(job, 3300017, TUTTI_BF16, TUTTI_AVERAGE, IN_PLACE);
 }
 
+/* The short check has one algorithm on sim and the other one on tcp and shm. */
 static void test_large(void)
 {
 	static const char *const algorithms[] = { "rabenseifner", "ring" };
@@ -675,8 +679,10 @@ static void test_large(void)
 			             .program = program_large,
 			             .wire = "sim",
 			             .seed = i };
-		CU_ASSERT_EQUAL(run_ranks(run), 0);
-		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+		if (all_or(true, i == 0))
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		if (all_or(true, i == 1))
+			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	}
 }
 
@@ -2226,7 +2232,7 @@ static void on_one_host(void (*program)(tutti *), int least, int most)
 {
 	for (int n = least; n <= most && n <= LARGEST; n++) {
 		struct ranks run = { .size = n, .wire = "sim", .hosts = 1, .program = program };
-		for (; run.seed != 2 * SEEDS; run.seed++) /* in seed 3 not all can map */
+		for (; is_simulated(n) && run.seed != 2 * SEEDS; run.seed++) /* in seed 3 not all can map */
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 		run.wire = "shm";
 		if (is_real(n))

@@ -159,7 +159,8 @@ static void test_algorithms(void)
 		for (run.size = 1; run.size <= LARGEST; run.size++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 		run.size = 3;
-		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+		if (all_or(true, i % 2))
+			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	}
 }
 

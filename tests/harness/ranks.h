@@ -9,6 +9,7 @@
 #ifndef TT_TEST_RANKS_H
 #define TT_TEST_RANKS_H
 #include "member/member.h"
+#include "tests/harness/amount.h"
 #include "transport/sim/sim.h"
 #ifdef TEST_FAKE
 #include "tests/verbs/fake.h"
@@ -395,5 +396,11 @@ static inline int run_real_ranks(struct ranks run)
 	failed = run_ranks(run);
 	run.wire = "shm";
 	return failed + run_ranks(run);
+}
+
+/* Of a list of numbers of ranks the short check runs the first number, and the numbers up to 3, with real ranks. */
+static inline bool is_real_in_check(const int *list, const int *size)
+{
+	return all_or(true, size == list || *size <= 3);
 }
 #endif

@@ -9,11 +9,12 @@
 /* On sim once for each seed, then over TCP and shared memory, with so many ranks as `sizes` says in turn, up to a 0. */
 static inline void run_on_wires(void (*program)(tutti *), const int *sizes, uint64_t seeds)
 {
-	for (; *sizes; sizes++) {
-		struct ranks run = { .size = *sizes, .wire = "sim", .program = program };
+	for (const int *size = sizes; *size; size++) {
+		struct ranks run = { .size = *size, .wire = "sim", .program = program };
 		for (; run.seed < seeds; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+		if (is_real_in_check(sizes, size))
+			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	}
 }
 

@@ -711,7 +711,7 @@ static void set_on(tutti *job, tutti_table *t, float *v, size_t count, const uin
 
 static void read_on(tutti_table *t, float *d, float *v, bool works)
 {
-	int torn = 0, reads = all_or(10000 / 4, 100), err;
+	int torn = 0, reads = all_or(10000 / 4, 40), err;
 
 	for (int k = 0; k < reads; k++) {
 		if (works && k % 4 == 0)

@@ -59,6 +59,8 @@ static void flap(void)
 		put_to(0, 1, &ops[i]);
 		send_to(1, 0, &ops[i + 1]);
 	}
+	for (; tt_now() - begun < FLAP_SILENCE / 3 * TT_MS; usleep(500))
+		turn();
 	for (int i = 0; i < 6; i++) {
 		UNTIL(ops[i].dones);
 		CU_ASSERT_EQUAL(ops[i].op.err, 0);

@@ -25,13 +25,14 @@ enum { SEEDS = 4 };
 /* On sim over seeds, on tcp and on shm; sizes: a zero-terminated list. */
 static void on_wires(void (*program)(tutti *), const int *sizes, int timeout_ms, const char *allreduce)
 {
-	for (; *sizes; sizes++) {
+	for (const int *size = sizes; *size; size++) {
 		struct ranks run = {
-			.size = *sizes, .timeout_ms = timeout_ms, .allreduce = allreduce, .program = program
+			.size = *size, .timeout_ms = timeout_ms, .allreduce = allreduce, .program = program
 		};
 		for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+		if (is_real_in_check(sizes, size))
+			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	}
 }
 
