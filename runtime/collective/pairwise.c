@@ -89,19 +89,21 @@ static int begin(struct tt_coll *c)
 
 static const struct {
 	enum tt_blocks_stage stage;
-	size_t most;                /* bytes of a block: longer ones travel in steps on one host, too: no slower */
+	size_t most, most_of_two;   /* bytes of a block: longer ones travel in steps on one host, too: no slower. Of two
+	                             * ranks a step saves half of the copies */
 } ways[] = {
-	[TUTTI_STAT_REDUCE_SCATTER] = { TT_BLOCKS_REDUCE, SIZE_MAX },
-	[TUTTI_STAT_ALLGATHER] = { TT_BLOCKS_GATHER, 1024 * 1024 },
-	[TUTTI_STAT_GATHER] = { TT_BLOCKS_GATHER, 1024 * 1024 },
-	[TUTTI_STAT_ALLTOALL] = { TT_BLOCKS_EXCHANGE, 256 * 1024 },
+	[TUTTI_STAT_REDUCE_SCATTER] = { TT_BLOCKS_REDUCE, SIZE_MAX, SIZE_MAX },
+	[TUTTI_STAT_ALLGATHER] = { TT_BLOCKS_GATHER, 1024 * 1024, 256 * 1024 },
+	[TUTTI_STAT_GATHER] = { TT_BLOCKS_GATHER, 1024 * 1024, 256 * 1024 },
+	[TUTTI_STAT_ALLTOALL] = { TT_BLOCKS_EXCHANGE, 256 * 1024, 256 * 1024 },
 };
 
 /* All ranks must agree on x and y. bytes, at: each rank's block if they differ, else NULL. */
 static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *b,
                const size_t bytes[], const size_t at[], size_t counted, tutti_op *op)
 {
-	bool may_use_segment = b->bytes && b->each <= ways[kind].most, out_of_in = ways[kind].stage != TT_BLOCKS_GATHER;
+	size_t most = group->n == 2 ? ways[kind].most_of_two : ways[kind].most;
+	bool may_use_segment = b->bytes && b->each <= most, out_of_in = ways[kind].stage != TT_BLOCKS_GATHER;
 	size_t spans = bytes ? (size_t)group->n * sizeof(struct tt_span) : 0;
 	struct pairwise *p = (void *)tt_blockwise_new(group, sizeof *p + spans, kind, x, y, b, may_use_segment);
 

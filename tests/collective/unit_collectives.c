@@ -1554,6 +1554,18 @@ static void program_one_host_large(tutti *job)
 	}
 }
 
+/* Two ranks: longer blocks go in steps, so nobody makes a board for them. */
+static void program_two(tutti *job)
+{
+	for (int turn = 0; turn < 3; turn++) {
+		check_allgather(job, (256 << 10) + 1, turn % 2, turn);
+		check_gather(job, (256 << 10) + 1, -1, turn % 2, turn);
+		CHECK(!tt_coll_group(job)->segment);
+	}
+	check_allgather(job, 256 << 10, false, 0);
+	CHECK(tt_coll_group(job)->segment != NULL);
+}
+
 /* Calls that have a board one after another, and others, all under way at once. */
 static void program_several(tutti *job)
 {
@@ -2242,6 +2254,7 @@ static void on_one_host(void (*program)(tutti *), int least, int most)
 
 static void test_one_host(void) { on_one_host(program_one_host, 1, 9); }
 static void test_one_host_large(void) { on_one_host(program_one_host_large, 2, 4); }
+static void test_two(void) { on_one_host(program_two, 2, 2); }
 static void test_several(void) { on_one_host(program_several, 2, 9); }
 static void test_disagree_first(void) { on_one_host(program_disagree_first, 2, 4); }
 static void test_board_unknown(void) { on_one_host(program_board_unknown, 2, 4); }
@@ -2606,6 +2619,7 @@ static CU_TestInfo pairwise_tests[] = {
 static CU_TestInfo one_host_tests[] = {
 	{ "one host, sizes", test_one_host },
 	{ "one host, large", test_one_host_large },
+	{ "one host, two ranks", test_two },
 	{ "one host, several at once", test_several },
 	{ "one host, board unknown", test_board_unknown },
 	{ "one host, some given up", test_some_given_up },
