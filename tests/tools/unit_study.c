@@ -141,7 +141,7 @@ static void test_exact(void)
 /* The mean stays where it is, if each rank mixes what was published in the same round. */
 static void test_many_ranks(void)
 {
-	int ranks = all_or(1000, 500);
+	int ranks = all_or(1000, 250);
 	struct tt_study s = { .options = gossip(ranks, 30, "exponential") };
 
 	if (run_study(&s)) {
