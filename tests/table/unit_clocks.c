@@ -13,8 +13,8 @@ enum { SEEDS = 2, STORMS = 20 };
 #elif TT_ASAN
 enum { SEEDS = 4, STORMS = 100 };
 #else
-#define SEEDS (uint64_t)all_or(10, 4)
-#define STORMS (uint64_t)all_or(1000, 300)
+#define SEEDS (uint64_t)all_or(10, 2)
+#define STORMS (uint64_t)all_or(1000, 150)
 #endif
 
 static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(program, sizes, SEEDS); }

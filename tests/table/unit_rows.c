@@ -13,7 +13,7 @@ enum { SEEDS = 2 };
 #elif TT_ASAN
 enum { SEEDS = 3 };
 #else
-#define SEEDS (uint64_t)all_or(8, 3)
+#define SEEDS (uint64_t)all_or(8, 2)
 #endif
 
 static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(program, sizes, SEEDS); }

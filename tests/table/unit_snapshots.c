@@ -7,7 +7,7 @@
 #if TT_TSAN
 enum { SEEDS = 2 };
 #else
-#define SEEDS (uint64_t)all_or(10, 4)
+#define SEEDS (uint64_t)all_or(10, 2)
 #endif
 
 static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(program, sizes, SEEDS); }
