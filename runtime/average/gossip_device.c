@@ -49,7 +49,7 @@ static int open_buffers(struct tutti_gossip *g)
 	struct tt_gossip_device *d = &g->device;
 	size_t bytes = (size_t)g->config.buffers * g->model.bytes;
 	void *buffers;
-	int err;
+	int err = 0; /* one of the calls below sets it: gcc does not see that */
 
 	d->piece = TT_GOSSIP_DEVICE_PIECE;
 	if (!d->apart && !(err = tt_gpu_register(g->memory, g->bytes)))

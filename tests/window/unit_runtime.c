@@ -512,7 +512,7 @@ static void program_many_asks(tutti *job)
 	uint64_t v = 7, mine[2] = { 0 };
 	tutti_window *w;
 	tutti_op op = { 0 };
-	char name[16];
+	char name[24];
 
 	for (int i = 0; !tutti_rank(job) && i < TT_WINDOWS + 10; i++) {
 		snprintf(name, sizeof name, "never%d", i);
