@@ -23,7 +23,7 @@ enum {
 	TT_GIVE_CHUNKS = 16, /* for pieces that another rank is to fetch */
 	TT_TAKE_CHUNKS = 8,  /* for pieces that come here. They wait for no other rank's chunk: no circle */
 	TT_DIRECT = 64 << 20, /* a piece that needs no chunk. A mark between two costs 5 us (H200), as much as 10 MiB.
-	                       * What is queued behind a piece waits for 33 us (H200) */
+	                       * A copy that comes behind a piece waits 33 us for it (H200) */
 	TT_PIECES = 4,       /* of one transfer, at a time */
 	TT_STREAMS = 4,      /* of the program, which a turn remembers */
 	TT_ASKED = 64,       /* transfers that one rank may have asked another one for */

@@ -398,7 +398,7 @@ static inline int run_real_ranks(struct ranks run)
 	return failed + run_ranks(run);
 }
 
-/* Of a list of numbers of ranks the short check runs the first number, and the numbers up to 3, with real ranks. */
+/* `list` has numbers of ranks. The short check starts real ranks for its first number, and for numbers up to 3. */
 static inline bool is_real_in_check(const int *list, const int *size)
 {
 	return all_or(true, size == list || *size <= 3);

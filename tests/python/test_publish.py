@@ -115,7 +115,7 @@ def test_shards(ranks):
             raises(tutti.errors.InvalidArgument, "shard", tutti.Publisher, "m", {"w": w}, shard=tutti.Shard(2, 2))
             raises(ValueError, "tutti.Shard of 2 or more", tutti.Publisher, "m", {"w": w}, shard=tutti.Shard(0, 1))
             raises(ValueError, "tutti.Shard of 2 or more", tutti.Publisher, "m", {"w": w}, shard=(0, 2))
-            if job.rank == 1:           # after shard 0: that one is open then
+            if job.rank == 1:           # shard 1 opens when shard 0 is open
                 job.barrier()
             publisher = tutti.Publisher("model", {"w%d" % job.rank: w}, generation=1, shard=part)
             if job.rank == 0:
