@@ -108,8 +108,8 @@ void tt_gpu_find_heap(void)
 	heap = at ? strtoull(at, NULL, 10) : 0;
 }
 
-/* No driver maps memory of a GPU into the heap. malloc() takes small blocks from the heap, and the driver's answer takes
- * 0.18 us (H200, `device times`). */
+/* No driver maps memory of a GPU into the heap. malloc() takes small blocks from the heap, and the answer of the driver
+ * takes 0.18 us (H200, `device times`). */
 static bool is_in_heap(const void *at, size_t len)
 {
 	const uintptr_t begin = heap, end = (uintptr_t)sbrk(0), first = (uintptr_t)at;
